@@ -22,7 +22,8 @@ const MAGIC: std::ops::Range<usize> = 257..262;
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 /// The maximum size of the names or the attributes of one member in memory, in bytes.
 const KEPT_BYTES_MAX: usize = (1 << 20) + (64 << 10);
-/// The maximum number of bytes of data read from one member. The archive may be much smaller than its sparse files.
+/// The maximum number of bytes of data read from one member. The archive may be much smaller than
+/// its sparse files.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
 fuzz_target!(|data: &[u8]| {
@@ -48,7 +49,8 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Corrects the checksum of each record that looks like a header. Otherwise almost all headers would be invalid.
+/// Corrects the checksum of each record that looks like a header. Otherwise almost all headers
+/// would be invalid.
 fn set_checksums(bytes: &mut [u8]) {
     for record in bytes.chunks_exact_mut(RECORD_BYTES) {
         if &record[MAGIC] == b"ustar" {

@@ -1,4 +1,5 @@
-//! Valid images of every kind, with random bytes written over some of their blocks. Reads the whole tree.
+//! Valid images of every kind, with random bytes written over some of their blocks. Reads the whole
+//! tree.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

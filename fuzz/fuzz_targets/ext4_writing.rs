@@ -1,5 +1,5 @@
-//! Tiny ext4 images with damaged fields and correct checksums. Changes them, and checks them before and after: what the
-//! check finds sound stays so.
+//! Tiny ext4 images with damaged fields and correct checksums. Changes them, and checks them before
+//! and after: what the check finds sound stays so.
 #![no_main]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! The data of a compressed cluster of f2fs, without its checksum, and the stored form of what it decodes to.
+//! The data of a compressed cluster of f2fs, without its checksum, and the stored form of what it
+//! decodes to.
 #![no_main]
 
 use base::{BlockSize, FileOffset, InodeNumber};

@@ -1,5 +1,6 @@
-//! A valid f2fs image with random bytes written over some of its blocks: superblocks, checkpoints, tables, summaries, nodes
-//! and data. The checksums of the checkpoints may be mended. Reads the whole tree, and checks the volume.
+//! A valid f2fs image with random bytes written over some of its blocks: superblocks, checkpoints,
+//! tables, summaries, nodes and data. The checksums of the checkpoints may be mended. Reads the
+//! whole tree, and checks the volume.
 #![no_main]
 
 use std::sync::Arc;

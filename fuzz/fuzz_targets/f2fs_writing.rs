@@ -1,5 +1,5 @@
-//! An f2fs image with damaged fields and correct checksums. Changes it, and checks it before and after: what the check finds
-//! sound stays so.
+//! An f2fs image with damaged fields and correct checksums. Changes it, and checks it before and
+//! after: what the check finds sound stays so.
 #![no_main]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! A fast commit with a valid head and checksum, and with arbitrary changes. Reads the whole volume after its replay.
+//! A fast commit with a valid head and checksum, and with arbitrary changes. Reads the whole volume
+//! after its replay.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -31,7 +32,8 @@ const INODE_BYTES: usize = 160;
 /// The bound of inode numbers in changes. Some of these inodes are in use, others are not.
 const INODES: u8 = 40;
 
-/// Removes `length` bytes from the front of `data` and returns them. Pads with zeroes at the end of `data`.
+/// Removes `length` bytes from the front of `data` and returns them. Pads with zeroes at the end of
+/// `data`.
 fn take(data: &mut &[u8], length: usize) -> Vec<u8> {
     let (front, behind) = data.split_at(length.min(data.len()));
     *data = behind;

@@ -1,4 +1,5 @@
-//! Support for all fuzz targets: small valid images, which are created once, and volumes opened from changed copies.
+//! Support for all fuzz targets: small valid images, which are created once, and volumes opened
+//! from changed copies.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,12 +16,14 @@ use vfs::{Follow, Volume, VolumeOptions};
 
 /// The kind of an ext2 volume, which has block maps.
 pub const EXT2: usize = 0;
-/// The kind of an ext4 volume with inline data and a journal, without metadata checksums, with 1 KiB blocks.
+/// The kind of an ext4 volume with inline data and a journal, without metadata checksums, with 1
+/// KiB blocks.
 pub const INLINE: usize = 2;
-/// The kind of an ext4 volume whose journal has an area for fast commits, without metadata checksums, with 1 KiB
-/// blocks.
+/// The kind of an ext4 volume whose journal has an area for fast commits, without metadata
+/// checksums, with 1 KiB blocks.
 pub const FAST_COMMIT: usize = 8;
-/// The kind of an ext4 volume with multiple-mount protection, without metadata checksums, with 1 KiB blocks.
+/// The kind of an ext4 volume with multiple-mount protection, without metadata checksums, with 1
+/// KiB blocks.
 pub const MMP: usize = 9;
 
 static IMAGES: [OnceLock<Vec<u8>>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
@@ -75,7 +78,8 @@ pub fn journal_offset(kind: usize, block: u64) -> usize {
     }
 }
 
-/// Returns the image of a kind, overwritten with `bytes` from `offset` on. Ignores bytes past the end of the image.
+/// Returns the image of a kind, overwritten with `bytes` from `offset` on. Ignores bytes past the
+/// end of the image.
 pub fn patched(kind: usize, offset: usize, bytes: &[u8]) -> Vec<u8> {
     let mut image = image(kind).to_vec();
     let end = image.len().min(offset + bytes.len());
@@ -88,7 +92,8 @@ pub fn location() -> Location {
     Location::inode(InodeNumber(12))
 }
 
-/// Reads the file at `path` in all ways: its attributes, extended attributes and contents. Ignores errors.
+/// Reads the file at `path` in all ways: its attributes, extended attributes and contents. Ignores
+/// errors.
 pub fn read_all_of(image: Vec<u8>, path: &str) {
     let Ok(volume) = open(image) else { return };
     if let Ok(node) = volume.resolve(path.as_bytes(), Follow::No) {
@@ -143,12 +148,14 @@ pub fn f2fs_image() -> Arc<Vec<u8>> {
     spare.unwrap_or_else(|| Arc::new(valid.clone()))
 }
 
-/// Sets the CRCs of the heads of both checkpoint packs, and copies each head to the pack's end. Returns the changed ranges.
+/// Sets the CRCs of the heads of both checkpoint packs, and copies each head to the pack's end.
+/// Returns the changed ranges.
 pub fn mend_f2fs_checkpoints(bytes: &mut [u8]) -> Vec<Range<usize>> {
     /// The fields of a pack's head: the number of its blocks, and the place of the CRC.
     const PACK_BLOCKS: usize = 136;
     const CRC_AT: usize = 164;
-    /// The first block of the packs of a volume that mkfs.f2fs has made, and the number of blocks of a segment.
+    /// The first block of the packs of a volume that mkfs.f2fs has made, and the number of blocks
+    /// of a segment.
     const FIRST: usize = 512;
     const SEGMENT: usize = 512;
     const BLOCK: usize = 4096;
@@ -193,8 +200,8 @@ pub fn open_f2fs(image: Arc<Vec<u8>>, no_recovery: bool) -> Result<Volume> {
 /// The maximum number of changes of an image.
 const CHANGES_MAX: usize = 40;
 
-/// Damages and writes an image that `make` makes of one of `kinds` kinds, as `data` chooses. Panics if the check finds
-/// nothing before, and something after.
+/// Damages and writes an image that `make` makes of one of `kinds` kinds, as `data` chooses. Panics
+/// if the check finds nothing before, and something after.
 pub fn write_damaged<S: Damageable + Send>(
     subjects: &Mutex<BTreeMap<usize, Subject<S>>>,
     make: fn(usize) -> S,

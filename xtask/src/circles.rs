@@ -33,7 +33,8 @@ fn check(name: &str, imports: &Imports) -> Vec<String> {
         .collect()
 }
 
-/// Returns the circles: the largest sets of modules of which each imports all others, directly or through others.
+/// Returns the circles: the largest sets of modules of which each imports all others, directly or
+/// through others.
 fn circles(imports: &Imports) -> Vec<BTreeSet<&str>> {
     let mut circles = Vec::new();
     let mut done: BTreeSet<&str> = BTreeSet::new();
@@ -72,7 +73,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns sources of `count` modules, each of which imports the next one, and the last one the first one.
+    /// Returns sources of `count` modules, each of which imports the next one, and the last one the
+    /// first one.
     fn ring(count: usize) -> BTreeMap<String, String> {
         let source = |at: usize| format!("use crate::m{}::Type;\n", (at + 1) % count);
         (0..count).map(|at| (format!("m{at}"), source(at))).collect()

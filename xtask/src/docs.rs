@@ -18,7 +18,8 @@ fn links(content: &str) -> impl Iterator<Item = &str> {
     files.filter(|file| !file.is_empty() && !file.contains("://"))
 }
 
-/// Returns the texts in backquotes that are paths of sources or their folders: `fs/inode.rs`, `ext4/data/`.
+/// Returns the texts in backquotes that are paths of sources or their folders: `fs/inode.rs`,
+/// `ext4/data/`.
 fn paths(content: &str) -> impl Iterator<Item = &str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_/.-".contains(&byte);
     let quoted = content.split('`').skip(1).step_by(2);
@@ -32,7 +33,8 @@ fn paths(content: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns whether `path` exists: from the top, in `crates/`, or with the sources of the crate that it begins with.
+/// Returns whether `path` exists: from the top, in `crates/`, or with the sources of the crate that
+/// it begins with.
 fn is_source(root: &Path, path: &str) -> bool {
     let (first, rest) = path.split_once('/').unwrap_or((path, ""));
     let crates = root.join("crates");

@@ -7,8 +7,8 @@ use crate::modules::{self, Imports};
 /// The floors of a crate, the lowest one first.
 type Floors = &'static [&'static str];
 
-/// The modules of ext4 from the lowest to the highest. A module may import only those that stand before it. Files that
-/// stand lower than their folder have an entry of their own.
+/// The modules of ext4 from the lowest to the highest. A module may import only those that stand
+/// before it. Files that stand lower than their folder have an entry of their own.
 const EXT4: Floors = &[
     // Layouts, and the log on disk.
     "ondisk",
@@ -112,7 +112,8 @@ pub fn complaints(root: &Path) -> Vec<String> {
     complaints
 }
 
-/// Returns the floor of a module: the place of the entry that names it, or else of that of its folder.
+/// Returns the floor of a module: the place of the entry that names it, or else of that of its
+/// folder.
 fn floor_of(floors: Floors, module: &str) -> Option<usize> {
     let mut name = module;
     loop {
@@ -123,7 +124,8 @@ fn floor_of(floors: Floors, module: &str) -> Option<usize> {
     }
 }
 
-/// Returns a line for each import from a higher floor, each module without a floor, and each floor without a module.
+/// Returns a line for each import from a higher floor, each module without a floor, and each floor
+/// without a module.
 fn check(floors: Floors, imports: &Imports) -> Vec<String> {
     let mut complaints = Vec::new();
     for (module, imported) in imports {

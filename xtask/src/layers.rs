@@ -22,8 +22,8 @@ const LAYERS: &[(&str, u32)] = &[
     ("bifolio", 8),
 ];
 
-/// Downward edges that are forbidden, too: transports depend on no format or device, and formats use
-/// the cache only through `iomap`.
+/// Downward edges that are forbidden, too: transports depend on no format or device, and formats
+/// use the cache only through `iomap`.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("bifolio-fuse", "bifolio-ext4"),
     ("bifolio-fuse", "bifolio-f2fs"),
@@ -32,7 +32,8 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("bifolio-f2fs", "bifolio-pagecache"),
 ];
 
-/// Crates for development. They may depend on all crates, but only tests of other crates may depend on them.
+/// Crates for development. They may depend on all crates, but only tests of other crates may depend
+/// on them.
 const DEVELOPMENT: &[&str] = &["bifolio-testkit", "bifolio-bench", "xtask"];
 
 /// Returns a line for each violation in the crate graph.
@@ -56,8 +57,8 @@ struct Edge {
     for_tests: bool,
 }
 
-/// Returns the edges between the workspace's crates. Each crate also has an edge to itself, so that a crate without
-/// dependencies is known, too.
+/// Returns the edges between the workspace's crates. Each crate also has an edge to itself, so that
+/// a crate without dependencies is known, too.
 fn edges(metadata: &Value) -> Vec<Edge> {
     let packages = metadata["packages"].as_array().expect("a list of packages");
     let mut edges = Vec::new();

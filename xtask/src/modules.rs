@@ -1,7 +1,8 @@
-//! The modules of a crate and their imports, as its sources have them. Not here: the rules for them (`circles.rs`, `floors.rs`).
+//! The modules of a crate and their imports, as its sources have them. Not here: the rules for them
+//! (`circles.rs`, `floors.rs`).
 //!
-//! An import is a path that begins with `crate`, `super` or `self`. Tests are left out, and so is the root of the crate, which
-//! only names the others.
+//! An import is a path that begins with `crate`, `super` or `self`. Tests are left out, and so is
+//! the root of the crate, which only names the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -134,7 +135,8 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphanumeric() || first == '_')
 }
 
-/// Returns the names, double colons and other characters of `source`, without comments and white space.
+/// Returns the names, double colons and other characters of `source`, without comments and white
+/// space.
 fn tokens(source: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     for line in source.lines() {

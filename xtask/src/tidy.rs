@@ -6,13 +6,17 @@ use std::path::{Path, PathBuf};
 /// The maximum number of lines of a source file. A longer one does more than one job.
 const LINES_MAX: usize = 700;
 
+/// The maximum width of a line of comment, as of code (`rustfmt.toml`).
+const COMMENT_WIDTH_MAX: usize = 100;
+
 /// Names of files and folders without sources.
 const SKIPPED: &[&str] = &[".git", ".cache", "target", "corpus", "artifacts"];
 
 /// Crates that may have unsafe code. All others forbid it.
 const MAY_BE_UNSAFE: &[&str] = &["confine", "device", "fuse", "iomap", "pagecache", "testkit"];
 
-/// Texts that no source may contain, with the reasons. Split, so that this file does not contain them either.
+/// Texts that no source may contain, with the reasons. Split, so that this file does not contain
+/// them either.
 const BANNED: &[(&str, &str)] = &[
     (concat!("TO", "DO"), "do it, or file it"),
     (concat!("FIX", "ME"), "fix it, or file it"),
@@ -95,6 +99,14 @@ fn check_rust(name: &str, content: &str, problems: &mut Vec<String>) {
     if !content.starts_with("//! ") {
         problems.push("does not begin with a `//!` line that describes its one job".to_owned());
     }
+    let is_wide = |line: &str| {
+        // Tables and drawings cannot be wrapped.
+        let is_drawn = line.trim_start().contains("   ") || line.contains(" | ");
+        line.trim_start().starts_with("//") && !is_drawn && line.chars().count() > COMMENT_WIDTH_MAX
+    };
+    for (number, _) in (1..).zip(content.lines()).filter(|row| is_wide(row.1)) {
+        problems.push(format!("line {number} is wider than {COMMENT_WIDTH_MAX} columns"));
+    }
     let lines = content.lines().count();
     if lines > LINES_MAX {
         problems.push(format!("{lines} lines, more than {LINES_MAX}: split it by its jobs"));
@@ -139,6 +151,10 @@ mod tests {
             ("crates/base/src/units.rs", "//! One job."),
             ("crates/base/src/units.rs", concat!("//! One job.\n// TO", "DO: later\n")),
             ("crates/base/src/units.rs", &long),
+            (
+                "crates/base/src/units.rs",
+                &format!("//! One job.\n/// {}\n", "word ".repeat(20) + "w"),
+            ),
             ("crates/base/Cargo.toml", "[package]\n"),
             ("Cargo.lock", "source = \"registry+https://example.org/index\"\n"),
         ] {

@@ -147,8 +147,8 @@ pub struct DeviceNumber {
     pub minor: u32,
 }
 
-/// The attributes of an inode, as `stat` and `statx` report them. The methods are those of [`std::fs::Metadata`] and of
-/// `MetadataExt`.
+/// The attributes of an inode, as `stat` and `statx` report them. The methods are those of
+/// [`std::fs::Metadata`] and of `MetadataExt`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// The inode's number.
@@ -222,8 +222,8 @@ impl Attributes {
         Permissions::from_mode(self.mode())
     }
 
-    /// Returns the time of the last change of the contents. Never fails: it returns a `Result` since
-    /// [`std::fs::Metadata::modified`] does.
+    /// Returns the time of the last change of the contents. Never fails: it returns a `Result`
+    /// since [`std::fs::Metadata::modified`] does.
     pub fn modified(&self) -> Result<SystemTime> {
         Ok(self.modified.into())
     }
@@ -270,8 +270,8 @@ impl Attributes {
     }
 }
 
-/// A change of an inode's attributes. `None` leaves a field unchanged. Not here: the right to change them, and
-/// further changes that follow.
+/// A change of an inode's attributes. `None` leaves a field unchanged. Not here: the right to
+/// change them, and further changes that follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AttributeChange {
     /// The low 12 bits of `st_mode`.
@@ -300,8 +300,8 @@ pub enum XattrMode {
     Replace,
 }
 
-/// A position in a directory. Zero is the start. Other values come from [`DirEntry::next`], and only the format that
-/// returned them can interpret them.
+/// A position in a directory. Zero is the start. Other values come from [`DirEntry::next`], and
+/// only the format that returned them can interpret them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DirCursor(pub u64);
 

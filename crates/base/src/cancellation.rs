@@ -1,8 +1,9 @@
-//! Cancellation of the request that a thread serves. Not here: the reasons for a cancellation, and the waits. Long
-//! waits while a volume is opened have a callback of their own ([`wait_callback`](crate::wait_callback)).
+//! Cancellation of the request that a thread serves. Not here: the reasons for a cancellation, and
+//! the waits. Long waits while a volume is opened have a callback of their own
+//! ([`wait_callback`](crate::wait_callback)).
 //!
-//! A wait that can be cancelled wakes every [`CHECK_EVERY`], and ends if [`check`] fails. Most waits cannot be
-//! cancelled, since their callers would leave a change incomplete.
+//! A wait that can be cancelled wakes every [`CHECK_EVERY`], and ends if [`check`] fails. Most
+//! waits cannot be cancelled, since their callers would leave a change incomplete.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -55,7 +56,8 @@ impl Drop for Cancellable {
     }
 }
 
-/// Makes [`check`] in this thread succeed, until the result is dropped: the thread ends what it has begun.
+/// Makes [`check`] in this thread succeed, until the result is dropped: the thread ends what it has
+/// begun.
 #[must_use]
 pub fn suspend() -> Suspended {
     Suspended { is_cancelled: IS_CANCELLED.take(), _not_send: PhantomData }

@@ -1,15 +1,15 @@
 //! The checksums of the on-disk formats.
 
-/// Returns the crc32c (Castagnoli) of `bytes`, without inversion before or after, as the formats store it. So
-/// `crc32c(crc32c(seed, a), b)` is the checksum of `a` followed by `b`.
+/// Returns the crc32c (Castagnoli) of `bytes`, without inversion before or after, as the formats
+/// store it. So `crc32c(crc32c(seed, a), b)` is the checksum of `a` followed by `b`.
 #[inline]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     // The crate inverts on entry and on exit; undo both.
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// Returns `crc32c(crc, …)` of `count` zero bytes, in constant time. Since a crc is linear, this gives the effect of a
-/// change of a few bytes on the crc of many.
+/// Returns `crc32c(crc, …)` of `count` zero bytes, in constant time. Since a crc is linear, this
+/// gives the effect of a change of a few bytes on the crc of many.
 pub fn crc32c_zeros(crc: u32, count: u32) -> u32 {
     // A zero byte multiplies by x^8. The table has the powers of that for each byte of `count`.
     let digits = count.to_le_bytes().into_iter().zip(&CRC32C_POWERS);
@@ -67,8 +67,8 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// Returns the CRC-32 (polynomial 0xEDB88320, least significant bit first, no inversion) of f2fs. Inverted
-/// before and after, it is that of the GUID partition table.
+/// Returns the CRC-32 (polynomial 0xEDB88320, least significant bit first, no inversion) of f2fs.
+/// Inverted before and after, it is that of the GUID partition table.
 pub fn crc32_le(seed: u32, bytes: &[u8]) -> u32 {
     // The crate inverts on entry and on exit; undo both.
     let mut hasher = crc32fast::Hasher::new_with_initial(!seed);

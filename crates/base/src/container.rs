@@ -1,4 +1,5 @@
-//! Containers of disk images, and the commands that convert them to raw images. Not here: their detection.
+//! Containers of disk images, and the commands that convert them to raw images. Not here: their
+//! detection.
 
 use std::fmt;
 

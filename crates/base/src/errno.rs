@@ -71,10 +71,11 @@ impl Error {
 
 /// The conversion for callers that use `std::io`.
 ///
-/// The [kind](io::Error::kind) is that of [`Error::errno`], except `UnexpectedEof` for [`Error::UnexpectedEof`] and
-/// `InvalidData` for [`Error::InvalidUtf8`]. Errors that say no more than their number, such as [`Error::NotFound`],
-/// become [`io::Error::from_raw_os_error`]. All others keep their text and stay the
-/// [inner error](io::Error::get_ref), for which `raw_os_error` is `None`: downcast it for the number.
+/// The [kind](io::Error::kind) is that of [`Error::errno`], except `UnexpectedEof` for
+/// [`Error::UnexpectedEof`] and `InvalidData` for [`Error::InvalidUtf8`]. Errors that say no more
+/// than their number, such as [`Error::NotFound`], become [`io::Error::from_raw_os_error`]. All
+/// others keep their text and stay the [inner error](io::Error::get_ref), for which `raw_os_error`
+/// is `None`: downcast it for the number.
 ///
 /// ```
 /// # use base::Error;
@@ -100,8 +101,8 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The conversion for functions that return this library's errors and call `std::io`, too. An error of this library in an
-/// `io::Error` comes out of it; all others become an [`Error::Host`].
+/// The conversion for functions that return this library's errors and call `std::io`, too. An error
+/// of this library in an `io::Error` comes out of it; all others become an [`Error::Host`].
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         match error.downcast::<Self>() {
@@ -122,7 +123,8 @@ mod tests {
     use super::*;
     use crate::{DeviceOffset, InodeNumber, IoError, IoOperation, Location, Problem};
 
-    /// Checks the number, the kind and the text of `error` as an `io::Error`, and whether it `is_inner` error of that.
+    /// Checks the number, the kind and the text of `error` as an `io::Error`, and whether it
+    /// `is_inner` error of that.
     #[track_caller]
     fn check(error: Error, errno: Errno, kind: Option<io::ErrorKind>, is_inner: bool) {
         assert_eq!(error.errno(), errno.raw_os_error(), "{error:?}");

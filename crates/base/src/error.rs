@@ -67,8 +67,8 @@ pub enum Error {
     Open {
         /// The image.
         path: PathBuf,
-        /// The host's error number. EBUSY if another program uses the image, ENOTBLK if it is neither a
-        /// regular file nor a block device.
+        /// The host's error number. EBUSY if another program uses the image, ENOTBLK if it is
+        /// neither a regular file nor a block device.
         errno: i32,
     },
     /// The partition table has no such entry.
@@ -81,7 +81,8 @@ pub enum Error {
         /// The existing partitions, such as "1, 2, 5", or "none".
         existing: String,
     },
-    /// Another program writes to the volume, on this host or another one, as multiple-mount protection shows.
+    /// Another program writes to the volume, on this host or another one, as multiple-mount
+    /// protection shows.
     #[error("the volume is in use by {by}")]
     InUse {
         /// The host and the device, as recorded in the volume.
@@ -120,14 +121,15 @@ pub enum Error {
     /// The inode cannot have a name in the directory, whose inodes inherit another project id.
     #[error("the directory passes on another project id")]
     OtherProject,
-    /// The volume was shut down by an error after which writing could make it inconsistent. It can only be read.
+    /// The volume was shut down by an error after which writing could make it inconsistent. It can
+    /// only be read.
     #[error("the volume accepts no more writes after an error: {0}")]
     ShutDown(Arc<Error>),
     /// A change is lost: an error prevents it from becoming durable.
     #[error("changes were lost after an error: {0}")]
     Lost(Arc<Error>),
-    /// A wait ended early: the caller's [`WaitCallback`](crate::WaitCallback) ended it, or the request was
-    /// cancelled ([`cancellation`](crate::cancellation)).
+    /// A wait ended early: the caller's [`WaitCallback`](crate::WaitCallback) ended it, or the
+    /// request was cancelled ([`cancellation`](crate::cancellation)).
     #[error("interrupted")]
     Interrupted,
     /// The cache's limit is too small for the folios in use.
@@ -139,11 +141,12 @@ pub enum Error {
         /// The size, in bytes.
         bytes_max: u64,
     },
-    /// A thread panicked in the named operation, which the panic hook has reported. Data that the thread was
-    /// writing is lost, or the state in memory may be inconsistent.
+    /// A thread panicked in the named operation, which the panic hook has reported. Data that the
+    /// thread was writing is lost, or the state in memory may be inconsistent.
     #[error("a panic in {0}")]
     Panicked(&'static str),
-    /// An error of the host outside of the library, such as one of [`std::fs`], that `?` has converted.
+    /// An error of the host outside of the library, such as one of [`std::fs`], that `?` has
+    /// converted.
     #[error(transparent)]
     Host(#[from] HostError),
     /// The host refused to start a thread.
@@ -177,7 +180,8 @@ impl Error {
     }
 }
 
-/// An error of the host outside of the library: a [`std::io::Error`] that can be cloned and compared.
+/// An error of the host outside of the library: a [`std::io::Error`] that can be cloned and
+/// compared.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct HostError {
@@ -203,7 +207,8 @@ pub struct IoError {
 }
 
 impl IoError {
-    /// In place of the host's error number: the image ends before the operation's range does, and its volume later.
+    /// In place of the host's error number: the image ends before the operation's range does, and
+    /// its volume later.
     pub const PAST_END: i32 = -1;
 }
 
@@ -258,15 +263,16 @@ pub struct Corrupt {
     pub structure: &'static str,
     /// The structure's location.
     pub location: Location,
-    /// The name of the entry, if the structure is an entry of a directory. The location's inode is the directory.
+    /// The name of the entry, if the structure is an entry of a directory. The location's inode is
+    /// the directory.
     pub entry: Option<Box<[u8]>>,
     /// The problem.
     pub problem: Problem,
 }
 
 impl Corrupt {
-    /// Returns the message in two parts. The first one ends with the number of the inode, so that a path can follow. Without
-    /// an inode, the second part is empty.
+    /// Returns the message in two parts. The first one ends with the number of the inode, so that a
+    /// path can follow. Without an inode, the second part is empty.
     pub fn split_at_inode(&self) -> (String, String) {
         let mut message = self.to_string();
         let inode = Location {
@@ -580,8 +586,8 @@ pub enum Unsupported {
         /// The existing partitions, such as "1, 2, 5".
         existing: String,
     },
-    /// No known file system was found at the beginning, but a copy of a superblock of ext2, ext3 or ext4, which leads to no root
-    /// directory.
+    /// No known file system was found at the beginning, but a copy of a superblock of ext2, ext3 or
+    /// ext4, which leads to no root directory.
     Remains {
         /// The block with the copy.
         copy: FsBlock,

@@ -1,8 +1,10 @@
-//! Contents of images that the library does not read, and what to do with them. Not here: their detection.
+//! Contents of images that the library does not read, and what to do with them. Not here: their
+//! detection.
 
 use std::fmt;
 
-/// Contents that are known but not read: a file system, a volume of a volume manager, or an archive.
+/// Contents that are known but not read: a file system, a volume of a volume manager, or an
+/// archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreign {
     /// The contents, such as "an XFS file system".

@@ -1,6 +1,5 @@
-//! The foundations of all other crates: units, errors, checksums, bounds-checked views, sets of ranges,
-//! and ranked locks.
-//! Not here: any I/O.
+//! The foundations of all other crates: units, errors, checksums, bounds-checked views, sets of
+//! ranges, and ranked locks. Not here: any I/O.
 #![forbid(unsafe_code)]
 
 pub mod attributes;

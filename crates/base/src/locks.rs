@@ -1,5 +1,6 @@
-//! Locks with ranks. In builds with debug assertions, taking a lock while holding one of the same or a later rank
-//! panics. This enforces the lock order of the I/O path (docs/design/io.md, invariant 5).
+//! Locks with ranks. In builds with debug assertions, taking a lock while holding one of the same
+//! or a later rank panics. This enforces the lock order of the I/O path (docs/design/io.md,
+//! invariant 5).
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -23,13 +24,13 @@ pub enum Rank {
     DirtyInodes,
     /// The mark of a volume as clean or in use, while it changes.
     UseMark,
-    /// A lock of the format. The format orders its locks by number: 0 is taken first. Numbers are less than
-    /// [`FORMAT_RANKS`].
+    /// A lock of the format. The format orders its locks by number: 0 is taken first. Numbers are
+    /// less than [`FORMAT_RANKS`].
     Format(u8),
     /// Changed metadata blocks. Nothing is read or waited for under it.
     ChangedBlocks,
-    /// One mapping's folio tree (insertion and removal). No function of the format is called under it. Reads of
-    /// metadata take it while locks of the format are held.
+    /// One mapping's folio tree (insertion and removal). No function of the format is called under
+    /// it. Reads of metadata take it while locks of the format are held.
     Mapping,
     /// The pool's lists.
     Pool,
@@ -145,7 +146,8 @@ impl<T> RankedRwLock<T> {
         self.inner.get_mut()
     }
 
-    /// Waits until there is no writer. Panics in builds with debug assertions if this violates the order.
+    /// Waits until there is no writer. Panics in builds with debug assertions if this violates the
+    /// order.
     #[track_caller]
     pub fn read(&self) -> RankedReadGuard<'_, T> {
         let held = Held::enter(self.rank, Nesting::None);
@@ -173,8 +175,8 @@ impl<T> RankedRwLock<T> {
         Some(RankedWriteGuard { inner: self.inner.try_write()?, _held: held })
     }
 
-    /// Locks like [`write`](Self::write), but permits that the thread holds locks of the same rank. The caller is
-    /// responsible for the order of locks within the rank.
+    /// Locks like [`write`](Self::write), but permits that the thread holds locks of the same rank.
+    /// The caller is responsible for the order of locks within the rank.
     #[track_caller]
     pub fn write_nested(&self) -> RankedWriteGuard<'_, T> {
         let held = Held::enter(self.rank, Nesting::SameRank);
@@ -225,8 +227,8 @@ enum Nesting {
     SameRank,
 }
 
-/// A held rank, of a lock or of a state that is ordered like a lock. Dropping this leaves the rank. Ranks may be left
-/// in any order.
+/// A held rank, of a lock or of a state that is ordered like a lock. Dropping this leaves the rank.
+/// Ranks may be left in any order.
 #[derive(Debug)]
 pub struct Held {
     rank: Rank,

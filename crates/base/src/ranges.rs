@@ -29,8 +29,8 @@ impl Ranges {
         self.containing(at).is_some()
     }
 
-    /// Returns the largest range around `at` that has no number of the set. It ends before `u64::MAX`. `at` is not in
-    /// the set.
+    /// Returns the largest range around `at` that has no number of the set. It ends before
+    /// `u64::MAX`. `at` is not in the set.
     pub fn gap_around(&self, at: u64) -> Range<u64> {
         let before = self.0.range(..=at).next_back().map_or(0, |(_, &end)| end);
         before..self.next_from(at).unwrap_or(u64::MAX)

@@ -1,6 +1,6 @@
-//! Per-thread right to root-reserved blocks. As in the kernel, it is a property of the thread, so that functions
-//! between the caller and the allocator need no argument for it.
-//! Not here: which users are root on a volume, and how many blocks are reserved.
+//! Per-thread right to root-reserved blocks. As in the kernel, it is a property of the thread, so
+//! that functions between the caller and the allocator need no argument for it. Not here: which
+//! users are root on a volume, and how many blocks are reserved.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -19,14 +19,14 @@ thread_local! {
     static ACCESS: Cell<ReserveAccess> = const { Cell::new(ReserveAccess::Root) };
 }
 
-/// Returns the access of this thread to reserved blocks. It is [`ReserveAccess::Root`] unless [`set_reserve_access`] has
-/// changed it.
+/// Returns the access of this thread to reserved blocks. It is [`ReserveAccess::Root`] unless
+/// [`set_reserve_access`] has changed it.
 pub fn reserve_access() -> ReserveAccess {
     ACCESS.get()
 }
 
-/// Sets the access of this thread to reserved blocks, until the result is dropped. Nested guards must be dropped in reverse
-/// order.
+/// Sets the access of this thread to reserved blocks, until the result is dropped. Nested guards
+/// must be dropped in reverse order.
 #[must_use]
 pub fn set_reserve_access(access: ReserveAccess) -> ReserveAccessGuard {
     ReserveAccessGuard { before: ACCESS.replace(access), _not_send: PhantomData }

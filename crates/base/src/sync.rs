@@ -1,5 +1,5 @@
-//! Atomics and wait queues of lock-free code, from the standard library and parking_lot, or from loom for model
-//! checking (`make models`).
+//! Atomics and wait queues of lock-free code, from the standard library and parking_lot, or from
+//! loom for model checking (`make models`).
 
 #[cfg(not(loom))]
 mod real {
@@ -21,7 +21,8 @@ mod real {
             }
         }
 
-        /// Waits until `done` returns true, or for about `time`. Returns whether `done` returned true.
+        /// Waits until `done` returns true, or for about `time`. Returns whether `done` returned
+        /// true.
         pub fn wait_until_or_for(
             &self,
             time: std::time::Duration,

@@ -1,17 +1,19 @@
-//! Text that comes from images, archives and other processes: escapes, and numbers that have digits only.
-//! Not here: formats of values for people.
+//! Text that comes from images, archives and other processes: escapes, and numbers that have digits
+//! only. Not here: formats of values for people.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::str::FromStr;
 
-/// Escapes bytes that could confuse a terminal or a reader, in the syntax of C: control characters, marks that change
-/// the direction of text, bytes that are not UTF-8, and the backslash. For names, which come from an image or the host.
+/// Escapes bytes that could confuse a terminal or a reader, in the syntax of C: control characters,
+/// marks that change the direction of text, bytes that are not UTF-8, and the backslash. For names,
+/// which come from an image or the host.
 pub fn escape(bytes: &[u8]) -> Cow<'_, str> {
     escape_where(bytes, needs_escape)
 }
 
-/// Escapes the same as [`escape`] but backslashes and ends of lines. For messages, in which names are escaped already.
+/// Escapes the same as [`escape`] but backslashes and ends of lines. For messages, in which names
+/// are escaped already.
 pub fn printable(message: &[u8]) -> Cow<'_, str> {
     escape_where(message, |char| needs_escape(char) && !matches!(char, '\\' | '\n'))
 }
@@ -43,7 +45,8 @@ pub fn needs_escape(char: char) -> bool {
     char.is_control() || char == '\\' || is_direction_mark(char)
 }
 
-/// Returns whether a character changes the order of the text around it, so that a name could look like another name.
+/// Returns whether a character changes the order of the text around it, so that a name could look
+/// like another name.
 fn is_direction_mark(char: char) -> bool {
     matches!(char, '\u{061c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -67,8 +70,8 @@ fn push_octal(out: &mut String, byte: u8) {
     let _ = write!(out, "\\{byte:03o}");
 }
 
-/// Replaces a backslash and three octal digits by the byte that they stand for, as in mount tables, and in the names of dumps of
-/// attributes and of access control lists. Other backslashes stay.
+/// Replaces a backslash and three octal digits by the byte that they stand for, as in mount tables,
+/// and in the names of dumps of attributes and of access control lists. Other backslashes stay.
 pub fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -88,7 +91,8 @@ pub fn unescape(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the byte that octal digits stand for. `None` if there is another character, or if the number has more than 8 bits.
+/// Returns the byte that octal digits stand for. `None` if there is another character, or if the
+/// number has more than 8 bits.
 pub fn octal_byte(digits: &[u8]) -> Option<u8> {
     digits.iter().try_fold(0_u8, |number, digit| {
         let digit = digit.checked_sub(b'0').filter(|digit| *digit < 8)?;
@@ -102,8 +106,8 @@ pub fn hex_byte(digits: [u8; 2]) -> Option<u8> {
     u8::try_from(high? << 4 | low?).ok()
 }
 
-/// Parses a decimal number. `None` if `text` is empty, has anything else than digits, such as a sign, which the standard library
-/// accepts, or if the number is too large.
+/// Parses a decimal number. `None` if `text` is empty, has anything else than digits, such as a
+/// sign, which the standard library accepts, or if the number is too large.
 pub fn decimal<T: FromStr>(text: &[u8]) -> Option<T> {
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()

@@ -11,13 +11,15 @@ macro_rules! unit {
         pub struct $name(pub $repr);
 
         impl $name {
-            /// Returns the position `distance` after `self`, or `None` if the type cannot represent it.
+            /// Returns the position `distance` after `self`, or `None` if the type cannot represent
+            /// it.
             #[inline]
             pub fn checked_add(self, distance: $repr) -> Option<Self> {
                 self.0.checked_add(distance).map(Self)
             }
 
-            /// Returns the distance from `earlier` to `self`, or `None` if `earlier` is greater than `self`.
+            /// Returns the distance from `earlier` to `self`, or `None` if `earlier` is greater
+            /// than `self`.
             #[inline]
             pub fn checked_distance_from(self, earlier: Self) -> Option<$repr> {
                 self.0.checked_sub(earlier.0)
@@ -81,7 +83,8 @@ impl TransactionId {
     }
 }
 
-/// A power-of-two block size from 512 bytes to 64 KiB, with the conversions between bytes and blocks.
+/// A power-of-two block size from 512 bytes to 64 KiB, with the conversions between bytes and
+/// blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct BlockSize {
     shift: u32,

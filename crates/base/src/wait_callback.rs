@@ -1,5 +1,6 @@
 //! Callbacks during waits of many seconds, which can end the wait. Not here: the reasons for waits.
-//! Requests that a thread serves are cancelled in another way ([`cancellation`](crate::cancellation)).
+//! Requests that a thread serves are cancelled in another way
+//! ([`cancellation`](crate::cancellation)).
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ type Callback = dyn Fn(&str) -> bool + Send + Sync;
 pub struct WaitCallback(Option<Arc<Callback>>);
 
 impl WaitCallback {
-    /// Calls `go_on` several times a second during waits, with a text that says for what the thread waits and for how
-    /// long. `false` ends the wait.
+    /// Calls `go_on` several times a second during waits, with a text that says for what the thread
+    /// waits and for how long. `false` ends the wait.
     pub fn new(go_on: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(go_on)))
     }

@@ -1,5 +1,5 @@
-//! Notification that a thread is about to wait for a device or for another thread, so that its other work can go to
-//! another thread first. Not here: the waits.
+//! Notification that a thread is about to wait for a device or for another thread, so that its
+//! other work can go to another thread first. Not here: the waits.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,8 +10,8 @@ thread_local! {
     static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
 }
 
-/// Calls this thread's listener, if there is one. The I/O path calls this before each submission or wait that can take
-/// as long as device I/O. Cheap without a listener.
+/// Calls this thread's listener, if there is one. The I/O path calls this before each submission or
+/// wait that can take as long as device I/O. Cheap without a listener.
 #[inline]
 pub fn about_to_wait() {
     LISTENER.with(|listener| {
@@ -24,7 +24,8 @@ pub fn about_to_wait() {
     });
 }
 
-/// Sets a listener that is called whenever this thread is about to wait, until the result is dropped.
+/// Sets a listener that is called whenever this thread is about to wait, until the result is
+/// dropped.
 #[must_use]
 pub fn listen(listener: impl Fn() + 'static) -> Listening {
     LISTENER.set(Some(Box::new(listener)));

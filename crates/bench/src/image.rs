@@ -13,8 +13,9 @@ pub struct Image {
 }
 
 impl Image {
-    /// Creates an ext4 image of `size` bytes, with further arguments to mke2fs. All of its pages are present, and all
-    /// structures initialized, so that no kernel does this during measurements.
+    /// Creates an ext4 image of `size` bytes, with further arguments to mke2fs. All of its pages
+    /// are present, and all structures initialized, so that no kernel does this during
+    /// measurements.
     pub fn make(size: u64, block_size: u32, arguments: &str) -> Self {
         let image = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
         let mut options = Mke2fs::new("ext4", block_size)

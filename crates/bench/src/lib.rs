@@ -1,6 +1,5 @@
-//! Support for all benchmarks: the load of the machine, medians, names, tables of times, images and their mounts,
-//! and ways of writing files.
-//! Not here: the measurements.
+//! Support for all benchmarks: the load of the machine, medians, names, tables of times, images and
+//! their mounts, and ways of writing files. Not here: the measurements.
 
 #![forbid(unsafe_code)]
 

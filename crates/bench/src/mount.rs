@@ -21,8 +21,8 @@ pub enum Mounter {
     Bifolio(&'static str),
 }
 
-/// Returns the measured ways of mounting, by their columns' names: bifolio over /dev/fuse, with the options
-/// nolow_latency and writeback, and over io_uring if the host supports it.
+/// Returns the measured ways of mounting, by their columns' names: bifolio over /dev/fuse, with the
+/// options nolow_latency and writeback, and over io_uring if the host supports it.
 pub fn mounters() -> Vec<(&'static str, Mounter)> {
     let mut all = vec![
         (KERNEL, Mounter::Kernel),
@@ -76,7 +76,8 @@ impl Mount {
                 let mut command = Command::new(bifolio());
                 command.args(["mount", "-f", "-o", options]);
                 let mount = FuseMount::new(command, image);
-                // The switch must stay on until the rings exist. Before that, no request is answered.
+                // The switch must stay on until the rings exist. Before that, no request is
+                // answered.
                 rustix::fs::statfs(mount.folder.path()).expect("an answer");
                 Self::Fuse(mount)
             }
@@ -100,7 +101,8 @@ pub fn bifolio() -> PathBuf {
     path
 }
 
-/// A program that serves a mount in the foreground. Dropping this unmounts the image and waits for the program's end.
+/// A program that serves a mount in the foreground. Dropping this unmounts the image and waits for
+/// the program's end.
 pub struct FuseMount {
     server: Child,
     folder: TempDir,

@@ -53,7 +53,8 @@ fn matches_side(name: &str, chosen: &str) -> bool {
 }
 
 impl Selection {
-    /// Parses a command line. `side=NAME` chooses a side. All other arguments choose the rows whose names contain them.
+    /// Parses a command line. `side=NAME` chooses a side. All other arguments choose the rows whose
+    /// names contain them.
     pub fn new(arguments: impl Iterator<Item = String>) -> Self {
         let mut sides = Vec::new();
         let mut rows = Vec::new();
@@ -76,8 +77,8 @@ impl Selection {
         self.rows.has(name, matches_row)
     }
 
-    /// Returns the exit code of the benchmark. If an argument matches no row or side, prints the existing names and
-    /// returns a failure.
+    /// Returns the exit code of the benchmark. If an argument matches no row or side, prints the
+    /// existing names and returns a failure.
     #[must_use]
     #[allow(clippy::print_stderr, reason = "the message is for the user")]
     pub fn finish(&self) -> ExitCode {

@@ -105,7 +105,8 @@ impl Library {
         library
     }
 
-    /// Opens the volume on `device` with a cache in which `bytes` can be dirty without being written back.
+    /// Opens the volume on `device` with a cache in which `bytes` can be dirty without being
+    /// written back.
     pub fn on(name: &'static str, device: SharedDevice, folio_order_max: u8, bytes: u64) -> Self {
         // A fifth of the cache may be dirty before writeback begins.
         let cache = CacheOptions { folio_order_max, bytes_max: 6 * bytes };

@@ -1,5 +1,5 @@
-//! Table of the times of programs on mounts: the median of each side, and ratios to bifolio's mount.
-//! Not here: how times are measured.
+//! Table of the times of programs on mounts: the median of each side, and ratios to bifolio's
+//! mount. Not here: how times are measured.
 // The output is for people.
 #![allow(clippy::print_stdout)]
 
@@ -30,8 +30,8 @@ impl TimesTable {
         println!();
     }
 
-    /// Prints the row `name`, with the median of each side in seconds. The ratio to a side that was not measured
-    /// stays empty.
+    /// Prints the row `name`, with the median of each side in seconds. The ratio to a side that was
+    /// not measured stays empty.
     pub fn print_row(&self, name: &str, medians: &[(&str, f64)]) {
         let Self { name_width, side_width, decimals } = *self;
         print!("{name:<name_width$}");

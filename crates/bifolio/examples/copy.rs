@@ -1,4 +1,5 @@
-//! Copies a file of the host into an image, or one out of it, with `std::io::copy`. Overwrites nothing.
+//! Copies a file of the host into an image, or one out of it, with `std::io::copy`. Overwrites
+//! nothing.
 use std::env;
 use std::fs::File;
 use std::io;

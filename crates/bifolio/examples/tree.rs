@@ -10,7 +10,8 @@ fn main() -> io::Result<()> {
     let image = env::args_os().nth(1).ok_or_else(|| io::Error::other("usage: tree IMAGE"))?;
     let volume = VolumeOptions::new().open(image)?;
     let mut out = io::stdout().lock();
-    // An image may be of any depth, and a damaged one may have a directory in itself: each is listed once.
+    // An image may be of any depth, and a damaged one may have a directory in itself: each is
+    // listed once.
     let mut directories = vec![PathBuf::from("/")];
     let mut listed = HashSet::from([volume.metadata("/")?.inode]);
     while let Some(directory) = directories.pop() {

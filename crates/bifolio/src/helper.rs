@@ -1,6 +1,6 @@
-//! Mount helpers: `mount.bifolio` translates calls of mount(8) to `bifolio mount`, and `umount.bifolio` those of umount(8) to
-//! `bifolio umount`. `mount.fuse` of libfuse calls bifolio as a helper, too: `bifolio SOURCE DIRECTORY -o OPTIONS`. Not here:
-//! mounting.
+//! Mount helpers: `mount.bifolio` translates calls of mount(8) to `bifolio mount`, and
+//! `umount.bifolio` those of umount(8) to `bifolio umount`. `mount.fuse` of libfuse calls bifolio
+//! as a helper, too: `bifolio SOURCE DIRECTORY -o OPTIONS`. Not here: mounting.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,7 +17,8 @@ use crate::console::failure::{Failure, Result, Status};
 use crate::mount_options::Options;
 use crate::mount_options::table::{self, Disposition, Formats, Found};
 
-/// Names under which mount(8) finds this helper: for the type in fstab, and for the types in /proc/mounts.
+/// Names under which mount(8) finds this helper: for the type in fstab, and for the types in
+/// /proc/mounts.
 const NAMES: [&str; 3] = ["mount.bifolio", "mount.fuse.bifolio", "mount.fuseblk.bifolio"];
 
 /// Names under which umount(8) finds this helper: for the types in /proc/mounts.
@@ -46,7 +47,8 @@ fn is_umount(program: &OsStr) -> bool {
     name.is_some_and(|name| UMOUNT_NAMES.iter().any(|helper| name == *helper))
 }
 
-/// Returns whether the program was called by `mount.fuse`, which mount(8) starts for FUSE types that have no helper of their own.
+/// Returns whether the program was called by `mount.fuse`, which mount(8) starts for FUSE types
+/// that have no helper of their own.
 pub fn is_called_by_fuse(arguments: &[OsString]) -> bool {
     let [source, _, option, _] = arguments else { return false };
     let is_command =
@@ -202,8 +204,9 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
     Ok(Call::Mount(line))
 }
 
-/// Returns the defaults of file systems in the kernel: writable and, for root, with access for all users, set-user-ID bits and device
-/// files. mount(8) passes `nosuid` and `nodev` on, also where `user` and the like imply them, but not `suid` and `dev`.
+/// Returns the defaults of file systems in the kernel: writable and, for root, with access for all
+/// users, set-user-ID bits and device files. mount(8) passes `nosuid` and `nodev` on, also where
+/// `user` and the like imply them, but not `suid` and `dev`.
 fn defaults(options: &[&str], is_root: bool) -> Vec<&'static str> {
     let is_for_users =
         |option: &&str| matches!(split_option(option).0, "user" | "users" | "owner" | "group");
@@ -219,8 +222,9 @@ fn whole_image(source: &OsStr) -> OsString {
     OsString::from_vec([source.as_bytes(), b":/"].concat())
 }
 
-/// Returns the options to change. mount(8) does not pass `suid`, `dev` and `exec` on: it leaves out their opposites of the options of the
-/// mount that it passes. It has passed those if the list has one that only the kernel's mount table has.
+/// Returns the options to change. mount(8) does not pass `suid`, `dev` and `exec` on: it leaves out
+/// their opposites of the options of the mount that it passes. It has passed those if the list has
+/// one that only the kernel's mount table has.
 fn remount(options: &[&str]) -> Remount {
     let mut remount = Remount::default();
     if options.iter().any(|option| split_option(option).0 == "user_id") {

@@ -1,5 +1,6 @@
-//! Images that the running kernel may not support, read by bifolio and by a Linux 7.2 guest: blocks larger than a
-//! page, and features that few kernels have. The guest or `mke2fs -d` fills the images.
+//! Images that the running kernel may not support, read by bifolio and by a Linux 7.2 guest: blocks
+//! larger than a page, and features that few kernels have. The guest or `mke2fs -d` fills the
+//! images.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -84,7 +85,8 @@ struct Filled {
 /// Results of the guests. `None` if a guest failed.
 static FILLED: [OnceLock<Option<Filled>>; GUESTS] = [const { OnceLock::new() }; GUESTS];
 
-/// Fills and lists all images of one guest in one boot, because booting takes as long as filling several images.
+/// Fills and lists all images of one guest in one boot, because booting takes as long as filling
+/// several images.
 fn fill(guest: usize) -> Filled {
     testkit::private_mounts();
     let folder = must(TempDir::new(), "a folder");

@@ -1,8 +1,8 @@
 //! Volumes with blocks larger than a page, which the library and a Linux 7.2 guest write in turns.
 //!
-//! After each turn, e2fsck finds no errors, the other side reads the same contents as the writer, and the running
-//! kernel gets the same contents from the same operations on its own volume. Some turns are interrupted; then the
-//! other side recovers.
+//! After each turn, e2fsck finds no errors, the other side reads the same contents as the writer,
+//! and the running kernel gets the same contents from the same operations on its own volume. Some
+//! turns are interrupted; then the other side recovers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -94,7 +94,8 @@ struct Progress {
     reference: PathBuf,
     /// The contents that the library read last.
     ours: Manifest,
-    /// A copy of the image after the interrupted turn of the guest, and its contents as the library recovers them.
+    /// A copy of the image after the interrupted turn of the guest, and its contents as the library
+    /// recovers them.
     left: Option<(PathBuf, Manifest)>,
     /// The failure that ended the test of this subject.
     failure: Option<String>,
@@ -207,7 +208,8 @@ impl Progress {
         self.compare_with_reference("bifolio after Linux 7.2");
     }
 
-    /// Performs the turn with the running kernel, and compares the facts that do not depend on the volume.
+    /// Performs the turn with the running kernel, and compares the facts that do not depend on the
+    /// volume.
     fn compare_with_reference(&self, reader: &str) {
         OnHost::new(&self.reference).run(&self.turn.whole());
         let expected = self.known(Manifest::of_host(&self.reference));

@@ -1,5 +1,6 @@
-//! Damaged f2fs images: a walk over all files ends soon, and only with typed errors, and so do changes.
-//! `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and adds kinds that only an emulated machine can fill.
+//! Damaged f2fs images: a walk over all files ends soon, and only with typed errors, and so do
+//! changes. `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and adds kinds that only
+//! an emulated machine can fill.
 #![allow(clippy::print_stdout, reason = "the counts of a run")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,8 +58,9 @@ fn restore(image: &mut [u8], valid: &[u8]) {
     }
 }
 
-/// Walks copies of all images, each changed by `change`, which gets a seed. Requires that at least `opened_min` percent
-/// of them are opened, and that the walk finds corruption in at least `corrupt_min` percent.
+/// Walks copies of all images, each changed by `change`, which gets a seed. Requires that at least
+/// `opened_min` percent of them are opened, and that the walk finds corruption in at least
+/// `corrupt_min` percent.
 fn check(name: &str, opened_min: u64, corrupt_min: u64, change: impl Fn(&mut [u8], u64) -> String) {
     let (mut opened, mut corrupt, mut total) = (0, 0, 0);
     for (kind, valid) in images() {
@@ -125,7 +127,8 @@ fn change_damaged() {
     assert!(opened * 2 > total, "{opened} of {total} opened");
 }
 
-/// Overwrites runs of bytes in blocks that are in use with random bytes. Checksums are not corrected.
+/// Overwrites runs of bytes in blocks that are in use with random bytes. Checksums are not
+/// corrected.
 fn overwrite(image: &mut [u8], seed: u64) -> String {
     let mut random = Random(seed);
     let is_used = |block: &[u8]| block.iter().any(|byte| *byte != 0);

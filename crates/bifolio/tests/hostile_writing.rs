@@ -1,4 +1,5 @@
-//! Changes of damaged images: every change ends soon, and only with typed errors, and no background thread panics.
+//! Changes of damaged images: every change ends soon, and only with typed errors, and no background
+//! thread panics.
 
 use std::path::Path;
 use std::sync::Arc;

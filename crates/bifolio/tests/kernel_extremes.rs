@@ -1,5 +1,5 @@
-//! Extreme structures, compared with the kernel: deep extent trees and hash indexes, and more subdirectories than a
-//! link count can represent.
+//! Extreme structures, compared with the kernel: deep extent trees and hash indexes, and more
+//! subdirectories than a link count can represent.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -46,7 +46,8 @@ fn copied_facts(manifest: Manifest) -> Manifest {
         match fact {
             "mode" | "owner" | "contents" | "target" | "device" => Some(value),
             "size" if !directory => Some(value),
-            // mke2fs creates an inode for each name of a symbolic link, and lost+found in the root directory.
+            // mke2fs creates an inode for each name of a symbolic link, and lost+found in the root
+            // directory.
             "links" if !symlink && name != "." => Some(value),
             // Older versions store whole seconds in 32 bits. The root directory is modified last.
             "modified" if !name.starts_with("times/") && name != "." => value.split(' ').next(),

@@ -1,5 +1,5 @@
-//! `bifolio mount` and `umount`: contents of mounts, access rights, and the end of mounts. Each test has its own
-//! mount namespace.
+//! `bifolio mount` and `umount`: contents of mounts, access rights, and the end of mounts. Each
+//! test has its own mount namespace.
 
 mod mounting;
 

@@ -1,8 +1,10 @@
-//! Mounts on a device on which one write or flush fails with EIO while threads write, sync and rename.
+//! Mounts on a device on which one write or flush fails with EIO while threads write, sync and
+//! rename.
 //!
-//! Every fsync either reports lost data or makes all data durable, each open file gets an error once, and the image
-//! has all data of successful fsyncs, whether the volume is closed then or the server is killed. This program is also
-//! the server of the mounts, if the environment variable is set.
+//! Every fsync either reports lost data or makes all data durable, each open file gets an error
+//! once, and the image has all data of successful fsyncs, whether the volume is closed then or the
+//! server is killed. This program is also the server of the mounts, if the environment variable is
+//! set.
 #![allow(clippy::print_stderr, reason = "this is also a program")]
 
 use std::fs::{self, File, OpenOptions};
@@ -29,7 +31,8 @@ use testkit::{DeviceHooks, Format, HookedDevice, private_mounts};
 const EIO: i32 = Errno::IO.raw_os_error();
 const EROFS: i32 = Errno::ROFS.raw_os_error();
 const TIME_MAX: Duration = Duration::from_secs(60);
-/// Variable for the folder with the image and the mount point. If it is set, this program mounts the image.
+/// Variable for the folder with the image and the mount point. If it is set, this program mounts
+/// the image.
 const FOLDER: &str = "BIFOLIO_TEST_FOLDER";
 /// Variable for the mount options.
 const OPTIONS: &str = "BIFOLIO_TEST_OPTIONS";
@@ -38,7 +41,8 @@ const FAULT: &str = "BIFOLIO_TEST_FAULT";
 const THREADS: usize = 3;
 const FILES: usize = 5;
 
-/// Hooks that fail one request. They log each request as a letter, which is upper case for the failing request.
+/// Hooks that fail one request. They log each request as a letter, which is upper case for the
+/// failing request.
 #[derive(Debug)]
 struct Failing {
     fault: Option<(u8, u64)>,
@@ -263,8 +267,8 @@ fn work(top: &Path, thread: usize, shut: &AtomicBool, ends: &dyn Fn() -> bool) -
     seen
 }
 
-/// Writes to a file at `at`, syncs it, and renames it if it has two names. Returns the number of reported errors, and whether
-/// the data is durable.
+/// Writes to a file at `at`, syncs it, and renames it if it has two names. Returns the number of
+/// reported errors, and whether the data is durable.
 fn write_file(
     top: &Path,
     names: &[String; 2],
@@ -288,8 +292,8 @@ fn write_file(
     let all = syncs.concat();
     let all_known = all.iter().chain([&written]).all(|number| [0, EIO, EROFS].contains(number));
     assert!(all_known, "{written} {syncs:?}");
-    // Either the data is lost, which each open file reports once, or the volume is shut down, which is reported
-    // forever.
+    // Either the data is lost, which each open file reports once, or the volume is shut down, which
+    // is reported forever.
     let is_data_loss = syncs == [[0, 0]; 2] || syncs == [[EIO, 0]; 2];
     let is_shut_down = all.iter().skip_while(|number| **number == 0).all(|number| *number != 0);
     assert!(is_data_loss || is_shut_down, "{syncs:?}");
@@ -318,7 +322,8 @@ fn check(format: Format, megabytes: u64, options: &str) -> Result<(), Failed> {
         let count = count(kind as u8);
         assert!(count > runs, "{count} of {kind}");
         for index in 0..runs {
-            // In the middle of each part, because the first requests are those of opening the volume.
+            // In the middle of each part, because the first requests are those of opening the
+            // volume.
             let fault = format!("{kind}{}", (2 * index + 1) * count / (2 * runs));
             let ending = [Ending::Close, Ending::KillServer][index % 2];
             let (log, errors) = run_session(&fault, ending);
@@ -326,7 +331,8 @@ fn check(format: Format, megabytes: u64, options: &str) -> Result<(), Failed> {
             came += usize::from(has_failed);
             reported += usize::from(errors > 0);
             assert!(has_failed || errors == 0, "{fault}: {errors} errors without a fault");
-            // It is unknown which writes a failed flush has lost. The last flushes are those of closing the volume.
+            // It is unknown which writes a failed flush has lost. The last flushes are those of
+            // closing the volume.
             let must_report = has_failed && kind == 'f' && index <= runs / 2;
             assert!(
                 !must_report || errors > 0,
@@ -338,8 +344,8 @@ fn check(format: Format, megabytes: u64, options: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Mounts an image, runs threads that change it, ends the mount and checks the image. Returns the log of the requests
-/// to the device, and the number of reported errors.
+/// Mounts an image, runs threads that change it, ends the mount and checks the image. Returns the
+/// log of the requests to the device, and the number of reported errors.
 fn run_session(
     format: Format,
     image: &Path,

@@ -1,6 +1,6 @@
-//! Programs that receive signals while they wait for a commit of another program, and servers that are killed, on a mount
-//! with a device that does not complete requests. This program is also the server of the mount and the waiting program, if environment
-//! variables are set.
+//! Programs that receive signals while they wait for a commit of another program, and servers that
+//! are killed, on a mount with a device that does not complete requests. This program is also the
+//! server of the mount and the waiting program, if environment variables are set.
 #![allow(clippy::print_stderr, reason = "this is also a program")]
 
 use std::fs::{self, File, OpenOptions};
@@ -23,15 +23,16 @@ use testkit::{
     DeviceHooks, HookedDevice, Mke2fs, RingOffer, check_by_e2fsck, private_mounts, wait_until,
 };
 
-/// Variable for the folder with the image, the mount point and the switch. If it is set, this program mounts the
-/// image.
+/// Variable for the folder with the image, the mount point and the switch. If it is set, this
+/// program mounts the image.
 const FOLDER: &str = "BIFOLIO_TEST_FOLDER";
 /// Variable for the mount options.
 const OPTIONS: &str = "BIFOLIO_TEST_OPTIONS";
 /// Variable for a file. If it is set, this program syncs the file.
 const SYNCED: &str = "BIFOLIO_TEST_SYNCED";
 
-/// Hooks that block requests while the first byte of a file is their kind. A blocked request sets the second byte to 1.
+/// Hooks that block requests while the first byte of a file is their kind. A blocked request sets
+/// the second byte to 1.
 #[derive(Debug)]
 struct Blocked(File);
 
@@ -235,14 +236,16 @@ fn check(uses_rings: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Returns whether a thread of the process makes the kernel invalidate data, and waits in a way that cannot be interrupted.
+/// Returns whether a thread of the process makes the kernel invalidate data, and waits in a way
+/// that cannot be interrupted.
 fn is_invalidating(process: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let mut stats = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")));
     stats.any(|stat| stat.is_ok_and(|stat| stat.contains("(fuse-wait-") && stat.contains(") D ")))
 }
 
-/// A killed server whose thread waits in the kernel for a page, while another thread was to answer the read of this page.
+/// A killed server whose thread waits in the kernel for a page, while another thread was to answer
+/// the read of this page.
 fn check_killed_server() -> Result<(), Failed> {
     /// A place in the file that is not read ahead with its beginning.
     const FAR: u64 = 24 << 20;
@@ -261,8 +264,8 @@ fn check_killed_server() -> Result<(), Failed> {
     switch.set(READS);
     let reader = std::thread::spawn(move || file.read_exact_at(&mut [0], FAR));
     wait_until("a read of the device", || fs::read(&switch.0).unwrap() == b"r1");
-    // The server makes the kernel invalidate 64 KiB around this write, and so waits for the read. The kernel itself has
-    // invalidated the write's own page only.
+    // The server makes the kernel invalidate 64 KiB around this write, and so waits for the read.
+    // The kernel itself has invalidated the write's own page only.
     let file = OpenOptions::new().write(true).open(directory.join("file"))?;
     let writer = std::thread::spawn(move || file.write_all_at(&[2], FAR + (32 << 10)));
     let children = format!("/proc/{0}/task/{0}/children", session.0.id());

@@ -1,6 +1,6 @@
-//! Latency of requests. While requests follow each other closely, the processors of the host are kept awake
-//! (`-o low_latency`, the default for root). While other programs need the processors, the server runs on the
-//! processor of its client.
+//! Latency of requests. While requests follow each other closely, the processors of the host are
+//! kept awake (`-o low_latency`, the default for root). While other programs need the processors,
+//! the server runs on the processor of its client.
 #![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
 mod mounting;
@@ -19,8 +19,8 @@ use testkit::{private_mounts, wait_until};
 const LATENCY: &str = "/dev/cpu_dma_latency";
 const OPTIONS: [&str; 2] = ["-o", "low_latency,io_uring=off"];
 
-/// Returns the lowest wake-up latency that any program of the host requests, in microseconds. Opening the file does
-/// not add a request.
+/// Returns the lowest wake-up latency that any program of the host requests, in microseconds.
+/// Opening the file does not add a request.
 fn requested_latency() -> i32 {
     let mut bytes = [0; 4];
     File::open(LATENCY).unwrap().read_exact(&mut bytes).unwrap();
@@ -75,8 +75,8 @@ fn an_ordinary_user_gets_an_error_that_names_the_device() {
     assert!(output.text().contains(LATENCY), "{}", output.text());
 }
 
-/// Returns the processor of the server thread that ran most since the last call. `ran` has the run times at that
-/// call.
+/// Returns the processor of the server thread that ran most since the last call. `ran` has the run
+/// times at that call.
 fn processor_of_the_reader(mount: &Mount<'_>, ran: &mut HashMap<PathBuf, u64>) -> Option<usize> {
     let (mut most, mut processor) = (0, None);
     for task in fs::read_dir(format!("/proc/{}/task", mount.server())).unwrap() {

@@ -1,6 +1,6 @@
-//! Long random sequences of system calls on a mount of bifolio and on the kernel's ext4. Each call has the same
-//! outcome on both, and the trees are equal at the end. BIFOLIO_SEED sets the seed, and BIFOLIO_SOAK_FACTOR
-//! multiplies the length.
+//! Long random sequences of system calls on a mount of bifolio and on the kernel's ext4. Each call
+//! has the same outcome on both, and the trees are equal at the end. BIFOLIO_SEED sets the seed,
+//! and BIFOLIO_SOAK_FACTOR multiplies the length.
 #![allow(clippy::print_stdout, reason = "prints the seed")]
 
 mod mounting;
@@ -386,7 +386,8 @@ fn list(path: &Path) -> Result<BTreeSet<String>, Errno> {
     Ok(names)
 }
 
-/// Returns the facts that must be equal on both sides: without block addresses, times and the flags `ignored`.
+/// Returns the facts that must be equal on both sides: without block addresses, times and the flags
+/// `ignored`.
 fn facts(root: &Path, ignored: u32) -> Manifest {
     Manifest::of_host(root).without_tree("(volume)").map(|_, mode, fact, value| {
         let is_kept = match fact {
@@ -441,7 +442,8 @@ fn check(subject: Subject) {
     image.size = 512 << 20;
     image.make(&fixture.image, Some(&fixture.source()));
     let kernels_image = fixture.folder.path().join("kernels.img");
-    // The kernel supports no blocks larger than a page. Its image has no inline data, because this kernel loses it.
+    // The kernel supports no blocks larger than a page. Its image has no inline data, because this
+    // kernel loses it.
     let arguments_for_kernel = image.arguments.replace("inline_data", "^inline_data");
     Mke2fs { block_size: block_size.min(4096), arguments: arguments_for_kernel, ..image }
         .make(&kernels_image, Some(&fixture.source()));

@@ -1,5 +1,5 @@
-//! The tests of `mount` and `mount_writing` with requests through io_uring, and tests of this transport. On hosts
-//! without FUSE over io_uring, they print a note and use the other transport.
+//! The tests of `mount` and `mount_writing` with requests through io_uring, and tests of this
+//! transport. On hosts without FUSE over io_uring, they print a note and use the other transport.
 #![allow(clippy::duplicate_mod, reason = "included test files include the same helpers")]
 #![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
@@ -181,8 +181,8 @@ fn synced_files_survive_a_killed_server() {
     }
 }
 
-/// Writes and syncs files, each followed by its directory, until the server is killed. Returns the number of files whose
-/// syncs have succeeded.
+/// Writes and syncs files, each followed by its directory, until the server is killed. Returns the
+/// number of files whose syncs have succeeded.
 fn sync_until_killed(fixture: &Fixture) -> usize {
     let mount = fixture.mount(&["-o", "rw"]);
     let directory = File::open(mount.path()).unwrap();

@@ -61,7 +61,8 @@ fn pjdfstest(directory: &Path, folder: &Path) -> BTreeMap<String, Verdict> {
 }
 
 fn pjdfstest_with(remounts: bool, pattern: &str, directory: &Path, folder: &Path) -> Output {
-    // pjdfstest creates paths of the maximum length. This fails for one in 127 lengths of the directory.
+    // pjdfstest creates paths of the maximum length. This fails for one in 127 lengths of the
+    // directory.
     let directory = directory.join(if is_length_supported(directory) { "" } else { "directory" });
     fs::create_dir_all(&directory).unwrap();
     // These users exist on every Debian.
@@ -87,8 +88,8 @@ fn pjdfstest_with(remounts: bool, pattern: &str, directory: &Path, folder: &Path
     output_within(&mut command, TIME_MAX)
 }
 
-/// Returns whether pjdfstest can create paths of the maximum length below `directory`. It uses subdirectories with
-/// names of 22 bytes.
+/// Returns whether pjdfstest can create paths of the maximum length below `directory`. It uses
+/// subdirectories with names of 22 bytes.
 fn is_length_supported(directory: &Path) -> bool {
     let length = directory.as_os_str().len() + 22;
     (4095 - length) % 127 != 0
@@ -213,8 +214,8 @@ impl Default for Fsx {
 }
 
 impl Fsx {
-    /// Runs fsx on a mount, and reads its file in several ways. The expected contents are those after the same
-    /// operations on a tmpfs.
+    /// Runs fsx on a mount, and reads its file in several ways. The expected contents are those
+    /// after the same operations on a tmpfs.
     fn check(&self) {
         private_mounts();
         let scratch = tempfile::tempdir().unwrap();

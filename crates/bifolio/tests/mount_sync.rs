@@ -1,5 +1,5 @@
-//! Contents of an image after a sync of its mount, read by the kernel's ext4 from a copy, or for f2fs by another mount;
-//! and the loop devices for which the kernel forwards syncs.
+//! Contents of an image after a sync of its mount, read by the kernel's ext4 from a copy, or for
+//! f2fs by another mount; and the loop devices for which the kernel forwards syncs.
 #![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
 mod mounting;
@@ -45,8 +45,8 @@ fn change(root: &Path, turn: &str) {
     fs::rename(directory.join("empty"), directory.join("renamed")).unwrap();
 }
 
-/// Mounts a copy of the image after a simulated power cut, and calls `read` with the mount point: by the kernel's ext4, or
-/// for other formats, by bifolio. Checks the copy.
+/// Mounts a copy of the image after a simulated power cut, and calls `read` with the mount point:
+/// by the kernel's ext4, or for other formats, by bifolio. Checks the copy.
 fn with_copy<T>(fixture: &Fixture, read: impl FnOnce(&Path) -> T) -> T {
     let copy = Fixture { format: fixture.format, ..Fixture::new() };
     run(Command::new("cp").arg("--sparse=always").arg(&fixture.image).arg(&copy.image));

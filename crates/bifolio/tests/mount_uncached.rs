@@ -37,7 +37,8 @@ fn part(at: u64) -> Vec<u8> {
     (at..at + PART_BYTES as u64).map(|at| (at / 4096 * 7 + at) as u8).collect()
 }
 
-/// Writes and reads a large file on a mount. Returns the cached bytes of the kernel, and the memory of the server.
+/// Writes and reads a large file on a mount. Returns the cached bytes of the kernel, and the memory
+/// of the server.
 fn stream(options: &str) -> (u64, u64) {
     let fixture = Fixture::new();
     Mke2fs { size: 128 << 20, ..Mke2fs::new("ext4", 4096) }.make(&fixture.image, None);
@@ -114,7 +115,8 @@ fn the_kernel_does_not_support_dontcache_on_fuse_mounts() {
     let mut buffer = [0; 5];
     let read = rustix::io::preadv2(&file, &mut [IoSliceMut::new(&mut buffer)], 0, DONTCACHE);
     let written = rustix::io::pwritev2(&file, &[IoSlice::new(b"x")], 0, DONTCACHE);
-    // The kernel refuses this itself. If a later kernel forwards the flag, the server should support it.
+    // The kernel refuses this itself. If a later kernel forwards the flag, the server should
+    // support it.
     assert_eq!((read, written), (Err(Errno::OPNOTSUPP), Err(Errno::OPNOTSUPP)));
     assert_eq!(fs::read(mount.path().join("small")).unwrap(), b"a few bytes\n");
     drop(file);

@@ -57,8 +57,8 @@ fn fitrim_behaves_as_in_the_kernel() {
                 ("past the end", 60 << 20, 1 << 40, 0),
                 ("runs of a group", 0, whole, 128 << 20),
                 ("runs longer than a group", 0, whole, (128 << 20) + 4096),
-                // Only whole free ranges: for parts, the kernel continues to the end of the range. This case is last,
-                // because the kernel does not discard a group twice.
+                // Only whole free ranges: for parts, the kernel continues to the end of the range.
+                // This case is last, because the kernel does not discard a group twice.
                 ("all", 0, whole, 0),
             ] {
                 notes.note(name, trim(mount, start, length, length_min));

@@ -1,5 +1,5 @@
-//! Writes to mounts with and without the writeback cache of the kernel: contents are the same before and after a
-//! remount, and e2fsck finds no errors.
+//! Writes to mounts with and without the writeback cache of the kernel: contents are the same
+//! before and after a remount, and e2fsck finds no errors.
 #![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
 mod mounting;
@@ -65,7 +65,8 @@ fn writes_to_files_that_become_append_only_and_immutable_are_synced() {
     );
 }
 
-/// The kernel does not know the flags of a mount's files. Of its own ext4, it refuses all of this at once.
+/// The kernel does not know the flags of a mount's files. Of its own ext4, it refuses all of this
+/// at once.
 #[test]
 fn append_only_and_immutable_files_are_not_overwritten_through_the_kernels_cache() {
     let chattr = |flag, path: &Path| {
@@ -318,7 +319,8 @@ fn pages_until(is_over: &AtomicBool, length: usize) -> impl Iterator<Item = usiz
     (0..).take_while(|_| !is_over.load(Ordering::Relaxed)).map(move |page| page * 4096 % length)
 }
 
-/// When such a write has changed the file, a kernel that collects writes does not drop what was read in between.
+/// When such a write has changed the file, a kernel that collects writes does not drop what was
+/// read in between.
 #[test]
 fn data_that_is_read_during_an_asynchronous_direct_write_is_not_kept() {
     const LENGTH: usize = 256 << 10;

@@ -1,4 +1,5 @@
-//! Writable mounts: programs of the host change them, and e2fsck and a mount of the kernel check the result.
+//! Writable mounts: programs of the host change them, and e2fsck and a mount of the kernel check
+//! the result.
 
 mod mounting;
 
@@ -16,8 +17,8 @@ use rustix::process::Signal;
 use testkit::command::run;
 use testkit::{Format, LoopMount, Mke2fs, Waiter, check_by_e2fsck, private_mounts, wait_until};
 
-/// Mounts a new volume for writing, runs `work`, unmounts, and checks the image with e2fsck. Then runs `check` on a
-/// mount of the kernel.
+/// Mounts a new volume for writing, runs `work`, unmounts, and checks the image with e2fsck. Then
+/// runs `check` on a mount of the kernel.
 fn check(work: impl FnOnce(&Path), check: impl FnOnce(&Path)) {
     private_mounts();
     let fixture = Fixture::with_tree();
@@ -310,7 +311,8 @@ fn data_read_during_a_direct_write_is_not_cached() {
     mount.stop_server();
     let (writing, reading) = (Waiter::default(), Waiter::default());
     std::thread::scope(|scope| {
-        // The kernel sends the write in two halves. The read between them returns the old second half.
+        // The kernel sends the write in two halves. The read between them returns the old second
+        // half.
         scope.spawn(|| writing.run(|| writer.write_all_at(&vec![2; 2 << 20], 0).unwrap()));
         let writes = writing.begins_to_wait();
         scope.spawn(|| reading.run(read));

@@ -1,6 +1,7 @@
-//! Landlock: no access to files by their paths but to trees that the process needs, no connections, no signals to other
-//! processes. And the root directory of a process that creates files with capabilities, since Landlock does not control the
-//! system calls for owners, permissions, times and attributes.
+//! Landlock: no access to files by their paths but to trees that the process needs, no connections,
+//! no signals to other processes. And the root directory of a process that creates files with
+//! capabilities, since Landlock does not control the system calls for owners, permissions, times
+//! and attributes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -14,8 +15,9 @@ use rustix::mount::OpenTreeFlags;
 
 use super::{Proof, Trees, inherited, no_landlock};
 
-/// Denies every access that the kernel's Landlock controls, but that to `trees`. Older kernels control less; the filter on
-/// system calls denies the rest. Returns whether the kernel controls all that is known.
+/// Denies every access that the kernel's Landlock controls, but that to `trees`. Older kernels
+/// control less; the filter on system calls denies the rest. Returns whether the kernel controls
+/// all that is known.
 pub fn restrict(trees: &Trees<'_>, proof: &Proof) -> Result<bool, String> {
     let covers_root = covers_root(trees)
         .map_err(|errno| format!("cannot look at the directories to copy: {errno}"))?;
@@ -114,10 +116,12 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Returns a directory in a mount of its own, with all mounts below it: "..", from no directory in it, leads out of it, even
-    /// if other programs move directories out of it. Needs CAP_SYS_ADMIN. Gives `directory` back if it fails.
+    /// Returns a directory in a mount of its own, with all mounts below it: "..", from no directory
+    /// in it, leads out of it, even if other programs move directories out of it. Needs
+    /// CAP_SYS_ADMIN. Gives `directory` back if it fails.
     ///
-    /// Closes `directory`: from there, ".." leads to its parent on the host, also in a process with another root directory.
+    /// Closes `directory`: from there, ".." leads to its parent on the host, also in a process with
+    /// another root directory.
     pub fn in_own_mount(directory: OwnedFd) -> Result<Self, (OwnedFd, Errno)> {
         let clone = || {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -139,8 +143,8 @@ impl From<OwnedFd> for Tree {
     }
 }
 
-/// Makes the tree that files are created in the root directory and the current directory. Fails for a process with a directory
-/// open that is `outside` of it.
+/// Makes the tree that files are created in the root directory and the current directory. Fails for
+/// a process with a directory open that is `outside` of it.
 pub fn enter(trees: &Trees<'_>, outside: Option<RawFd>) -> Result<(), String> {
     let Trees::Create { tree, .. } = trees else { return Ok(()) };
     if let Some(number) = outside {
@@ -165,8 +169,8 @@ pub fn enter(trees: &Trees<'_>, outside: Option<RawFd>) -> Result<(), String> {
     }
 }
 
-/// Returns an open directory that is in another mount than the tree that files are created in. From there, ".." leads past the
-/// root directory.
+/// Returns an open directory that is in another mount than the tree that files are created in. From
+/// there, ".." leads past the root directory.
 pub fn find_outside(trees: &Trees<'_>) -> Option<RawFd> {
     let Trees::Create { tree, .. } = trees else { return None };
     // Zero for all before Linux 5.8, which has no Landlock.

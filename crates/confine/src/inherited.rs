@@ -14,7 +14,8 @@ use crate::limits;
 
 /// The first descriptor after the standard streams.
 const FIRST: RawFd = 3;
-/// The most descriptors that a process may have by default, whatever its limit (/proc/sys/fs/nr_open).
+/// The most descriptors that a process may have by default, whatever its limit
+/// (/proc/sys/fs/nr_open).
 const LIMIT_DEFAULT: RawFd = 1 << 20;
 /// The number of descriptors that are looked at without a list.
 const LOOKED_AT_MAX: RawFd = 1 << 12;
@@ -26,11 +27,11 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Lists the descriptors. [`close`](Self::close) closes them all, so this must be called before the program
-    /// opens any file. Returns nothing if it was called before.
+    /// Lists the descriptors. [`close`](Self::close) closes them all, so this must be called before
+    /// the program opens any file. Returns nothing if it was called before.
     ///
-    /// Where /proc does not list them, closes them at once: paths such as /dev/fd/9, by which the program may be asked to open one of
-    /// them, do not exist there.
+    /// Where /proc does not list them, closes them at once: paths such as /dev/fd/9, by which the
+    /// program may be asked to open one of them, do not exist there.
     pub fn list() -> Self {
         static IS_LISTED: AtomicBool = AtomicBool::new(false);
         if IS_LISTED.swap(true, Ordering::Relaxed) {
@@ -44,18 +45,20 @@ impl Inherited {
         Self { descriptors: numbers.into_iter().filter(is_inherited).collect() }
     }
 
-    /// Closes the descriptors. Each process may call this once, before it closes descriptors of its own.
+    /// Closes the descriptors. Each process may call this once, before it closes descriptors of its
+    /// own.
     pub fn close(&self) {
         for &descriptor in &self.descriptors {
-            // SAFETY: `list` was called before the program had descriptors of its own, so none of these has another owner.
-            // Each process calls this at most once, and first of all that closes descriptors.
+            // SAFETY: `list` was called before the program had descriptors of its own, so none of
+            // these has another owner. Each process calls this at most once, and first of all that
+            // closes descriptors.
             drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
         }
     }
 }
 
-/// Returns the first open file that `matches`. Where /proc does not tell the descriptors, only the first ones are looked at: the
-/// kernel gives new files the lowest numbers.
+/// Returns the first open file that `matches`. Where /proc does not tell the descriptors, only the
+/// first ones are looked at: the kernel gives new files the lowest numbers.
 pub fn find_open(matches: impl Fn(BorrowedFd<'_>) -> bool) -> Option<RawFd> {
     let numbers = listed().unwrap_or_else(|| (0..LOOKED_AT_MAX).collect());
     numbers.into_iter().filter(|number| is_open(*number)).find(|number| {
@@ -79,11 +82,13 @@ fn listed() -> Option<Vec<RawFd>> {
 /// Closes all descriptors from `first` on. The program must have opened none of them.
 fn close_from(first: RawFd) {
     let (last, flags) = (RawFd::MAX, 0);
-    // SAFETY: the call takes numbers, and nothing else owns the descriptors, since the program has opened none.
+    // SAFETY: the call takes numbers, and nothing else owns the descriptors, since the program has
+    // opened none.
     if unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } == 0 {
         return;
     }
-    // Before Linux 5.9, or if the host refuses the call. The limit may have been lowered after the files were opened.
+    // Before Linux 5.9, or if the host refuses the call. The limit may have been lowered after the
+    // files were opened.
     let limit = match limits::get(Resource::Nofile) {
         Ok(limit) => limit.maximum.map_or(RawFd::MAX, |max| max.try_into().unwrap_or(RawFd::MAX)),
         Err(_) => RawFd::MAX,
@@ -95,8 +100,8 @@ fn close_from(first: RawFd) {
     }
 }
 
-/// Makes standard input empty. A terminal that is standard output or standard error is opened again, for writing only, if
-/// that is allowed, so that the process cannot read what is typed.
+/// Makes standard input empty. A terminal that is standard output or standard error is opened
+/// again, for writing only, if that is allowed, so that the process cannot read what is typed.
 pub fn leave_input() -> Result<(), Errno> {
     let (empty, end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     drop(end);
@@ -110,7 +115,8 @@ pub fn leave_input() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Opens the terminal that is `stream`, which the path leads to, for writing only. Returns `None` if it is none.
+/// Opens the terminal that is `stream`, which the path leads to, for writing only. Returns `None`
+/// if it is none.
 fn open_terminal(stream: impl IsTerminal, path: &str) -> Option<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
     let is_terminal = stream.is_terminal();

@@ -1,6 +1,6 @@
-//! Confinement of the calling process: no access to files, the network and other processes, and no privileges. Open
-//! files stay open. The process must not have other threads yet. A process that copies trees of the host ([`Trees`]) keeps
-//! access to them, and the capabilities for that.
+//! Confinement of the calling process: no access to files, the network and other processes, and no
+//! privileges. Open files stay open. The process must not have other threads yet. A process that
+//! copies trees of the host ([`Trees`]) keeps access to them, and the capabilities for that.
 //!
 //! There are several layers, and each is applied and verified by itself:
 //!
@@ -10,8 +10,8 @@
 //! - `system_calls.rs`: a filter on system calls
 //! - `proof.rs`: what the kernel says about the process in /proc
 //!
-//! A layer that is missing is an error, unless the policy leaves it out, or the process has no right to it (`rights.rs`).
-//! `no_landlock.rs` tells why a host has no Landlock.
+//! A layer that is missing is an error, unless the policy leaves it out, or the process has no
+//! right to it (`rights.rs`). `no_landlock.rs` tells why a host has no Landlock.
 //!
 //! The guard of a mount, which never reads the image, has some of them, too ([`confine_guard`]).
 //!
@@ -47,12 +47,13 @@ pub enum Layer {
     User,
     /// No capabilities.
     Capabilities,
-    /// Programs gain no privileges when they are executed, and no other process of the same user can read the memory.
-    /// Landlock and the filter on system calls need it.
+    /// Programs gain no privileges when they are executed, and no other process of the same user
+    /// can read the memory. Landlock and the filter on system calls need it.
     NoNewPrivileges,
     /// No files by their paths, no network connections, no signals to other processes.
     Landlock,
-    /// The directory that gets the copies is the root directory (chroot), if the process keeps capabilities.
+    /// The directory that gets the copies is the root directory (chroot), if the process keeps
+    /// capabilities.
     Chroot,
     /// Limits of memory, open files, processes and the sizes of files.
     Limits,
@@ -91,7 +92,8 @@ impl Layer {
         Self::ALL.into_iter().find(|layer| layer.name() == name)
     }
 
-    /// Returns what still holds without the layer, for a process that accesses no trees of the host.
+    /// Returns what still holds without the layer, for a process that accesses no trees of the
+    /// host.
     fn without(self) -> &'static str {
         match self {
             Self::User | Self::Capabilities | Self::NoNewPrivileges => {
@@ -150,7 +152,8 @@ impl Confinement {
 pub struct Needs<'a> {
     /// Whether the image is open for writing.
     pub writable: bool,
-    /// Whether open files may get any size: standard output, which the user may have directed to a file.
+    /// Whether open files may get any size: standard output, which the user may have directed to a
+    /// file.
     pub output: bool,
     /// Whether there are rings, created already, that threads will enable and use.
     pub rings: bool,
@@ -200,7 +203,8 @@ pub struct OldLandlock {
 }
 
 impl OldLandlock {
-    /// Returns whether the filter on system calls denies what Landlock does not control, so that nothing is weaker.
+    /// Returns whether the filter on system calls denies what Landlock does not control, so that
+    /// nothing is weaker.
     pub fn is_made_up_for(self) -> bool {
         self.is_filtered
     }
@@ -241,8 +245,8 @@ impl fmt::Display for WithoutRights {
     }
 }
 
-/// Applies the layers of `confinement`, each by itself, and verifies them by `proof`. Returns what is weaker on this host, and what
-/// the process has no right to (see `rights.rs`).
+/// Applies the layers of `confinement`, each by itself, and verifies them by `proof`. Returns what
+/// is weaker on this host, and what the process has no right to (see `rights.rs`).
 pub fn confine(
     confinement: Confinement,
     needs: Needs<'_>,
@@ -312,10 +316,11 @@ const NO_CHROOT: &str = "without CAP_SYS_CHROOT, the root directory stays, so th
 const NO_MOUNT: &str = "without CAP_SYS_ADMIN, the directory that gets the copies has no mount of its own: directories that other \
     users move out of it are not protected";
 
-/// Applies the layers of `confinement` that root's guard of a mount can have: no privileges by way of programs, and only the
-/// capabilities that it needs. Verifies by `proof` that it has no others, whether or not the host has let it drop any. Does nothing
-/// for a guard without CAP_SYS_ADMIN: it mounts through fusermount3, which gets privileges when it is executed. What the guard has
-/// no right to, its server has no right to either, whose [`Weaker`] says so: the empty bounding set.
+/// Applies the layers of `confinement` that root's guard of a mount can have: no privileges by way
+/// of programs, and only the capabilities that it needs. Verifies by `proof` that it has no others,
+/// whether or not the host has let it drop any. Does nothing for a guard without CAP_SYS_ADMIN: it
+/// mounts through fusermount3, which gets privileges when it is executed. What the guard has no
+/// right to, its server has no right to either, whose [`Weaker`] says so: the empty bounding set.
 ///
 /// Returns an error if the guard has more than it needs.
 pub fn confine_guard(confinement: Confinement, proof: &Proof) -> Result<(), ConfineError> {

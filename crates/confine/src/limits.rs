@@ -13,7 +13,8 @@ use super::{Needs, Proof};
 pub const FILES_MAX: u64 = 4096;
 /// The maximum number of threads of the user. Other servers may have the same user.
 const THREADS_MAX: u64 = 8192;
-/// The maximum of bytes by which messages in files may grow, if the process may write to no other file.
+/// The maximum of bytes by which messages in files may grow, if the process may write to no other
+/// file.
 const MESSAGES_BYTES_MAX: u64 = 64 << 20;
 
 /// The resources that a process may use.
@@ -41,7 +42,8 @@ pub fn set(needs: &Needs<'_>, proof: &Proof) -> Result<(), String> {
     Ok(())
 }
 
-/// Raises the limit of open files to the highest that the user may have. Ignores errors: opening more files fails then.
+/// Raises the limit of open files to the highest that the user may have. Ignores errors: opening
+/// more files fails then.
 pub fn raise_file_limit() {
     if let Ok(limit) = get(Resource::Nofile) {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -63,7 +65,8 @@ fn limit(resource: Resource, name: &str, max: u64) -> Result<(), String> {
     }
 }
 
-/// Returns a limit. Unlike `rustix::process::getrlimit`, returns an error if the host refuses the call.
+/// Returns a limit. Unlike `rustix::process::getrlimit`, returns an error if the host refuses the
+/// call.
 pub fn get(resource: Resource) -> Result<Rlimit, Errno> {
     // If the host answers without storing anything, no limit is in force.
     let none = libc::RLIM_INFINITY;
@@ -77,12 +80,13 @@ pub fn get(resource: Resource) -> Result<Rlimit, Errno> {
     Ok(Rlimit { current: finite(found.rlim_cur), maximum: finite(found.rlim_max) })
 }
 
-/// Returns the size of the largest regular file that is open for writing: those are for messages. The descriptors that the
-/// process has are low.
+/// Returns the size of the largest regular file that is open for writing: those are for messages.
+/// The descriptors that the process has are low.
 fn largest_message_file() -> Result<Option<u64>, Errno> {
     let mut largest = None;
     for number in 0..FILES_MAX as i32 {
-        // SAFETY: the descriptor is only used here, in the only thread. If it is not open, the calls fail.
+        // SAFETY: the descriptor is only used here, in the only thread. If it is not open, the
+        // calls fail.
         let file = unsafe { BorrowedFd::borrow_raw(number) };
         let flags = match fcntl_getfl(file) {
             Ok(flags) => flags,

@@ -1,4 +1,5 @@
-//! Why the host has no Landlock: the kernel, its command line, or a filter on system calls such as a container's.
+//! Why the host has no Landlock: the kernel, its command line, or a filter on system calls such as
+//! a container's.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
@@ -17,8 +18,9 @@ const CALLS: &str = "landlock_create_ruleset, landlock_add_rule and landlock_res
 /// Returns why the kernel enforces no Landlock, by the error of the call that asks for its version.
 pub fn reason(proof: &Proof) -> String {
     let release = uname().release().to_string_lossy().into_owned();
-    // With a list of modules, the kernel says whether Landlock is there. Without it (containers often have none), a kernel that
-    // is new enough has it, unless it was built without; a filter then decides.
+    // With a list of modules, the kernel says whether Landlock is there. Without it (containers
+    // often have none), a kernel that is new enough has it, unless it was built without; a filter
+    // then decides.
     let has = match proof.security_modules() {
         Some(modules) => modules.trim().split(',').any(|name| name == "landlock"),
         None => version_of(&release) >= Some(FIRST_LINUX) && proof.was_filtered(),

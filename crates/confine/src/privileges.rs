@@ -1,4 +1,5 @@
-//! Privileges: another user than root, no capabilities, none by way of programs, and no debugger of the same user.
+//! Privileges: another user than root, no capabilities, none by way of programs, and no debugger of
+//! the same user.
 
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
@@ -26,14 +27,15 @@ fn forbid_dumps() -> Result<(), String> {
     set_dumpable_behavior(not_dumpable).map_err(|errno| format!("dumpable: {errno}"))
 }
 
-/// Changes root to an ordinary user without further groups, as far as `parts` say that it has the right to. Does nothing for other
-/// users. Takes those out of `parts` which the user namespace turns out not to have.
+/// Changes root to an ordinary user without further groups, as far as `parts` say that it has the
+/// right to. Does nothing for other users. Takes those out of `parts` which the user namespace
+/// turns out not to have.
 pub fn become_nobody(rights: &Rights, parts: &mut UserParts) -> Result<(), String> {
     if !rights.is_root {
         return Ok(());
     }
-    // While there still is the right to do so. Other users cannot raise what the set has, since programs give them no
-    // privileges.
+    // While there still is the right to do so. Other users cannot raise what the set has, since
+    // programs give them no privileges.
     if rights.may_empty_bounding_set() {
         empty_bounding_set().map_err(|errno| format!("the bounding set: {errno}"))?;
     }
@@ -52,8 +54,8 @@ pub fn become_nobody(rights: &Rights, parts: &mut UserParts) -> Result<(), Strin
     forbid_dumps()
 }
 
-/// Returns whether an id was changed. It was not if the user namespace does not have it, which is unknown before where /proc is not
-/// mounted.
+/// Returns whether an id was changed. It was not if the user namespace does not have it, which is
+/// unknown before where /proc is not mounted.
 fn change(call: &str, changed: Result<(), Errno>) -> Result<bool, String> {
     match changed {
         Ok(()) => Ok(true),
@@ -105,8 +107,8 @@ pub fn capabilities_for(trees: &Trees<'_>) -> CapabilitySet {
     if needed.contains(CapabilitySet::DAC_READ_SEARCH)
         && !had.contains(CapabilitySet::DAC_READ_SEARCH)
     {
-        // It is the only right to read the files of others that root has in many containers. Landlock still denies
-        // writing them.
+        // It is the only right to read the files of others that root has in many containers.
+        // Landlock still denies writing them.
         needed |= CapabilitySet::DAC_OVERRIDE;
     }
     had & needed
@@ -128,15 +130,16 @@ pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), String> {
     }
 }
 
-/// The capabilities that a guard needs to mount and unmount, to find the way to the mount point, and for signals to the server and
-/// questions about clients.
+/// The capabilities that a guard needs to mount and unmount, to find the way to the mount point,
+/// and for signals to the server and questions about clients.
 pub(crate) const GUARD: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::SYS_PTRACE);
 
-/// Returns whether the process is root's guard, which mounts without a program that gets privileges when it is executed.
+/// Returns whether the process is root's guard, which mounts without a program that gets privileges
+/// when it is executed.
 pub fn is_roots_guard() -> bool {
     let may_mount = || capabilities(None).map(|s| s.effective.contains(CapabilitySet::SYS_ADMIN));
     geteuid().is_root() && may_mount().unwrap_or(true)

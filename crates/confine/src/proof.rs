@@ -14,7 +14,8 @@ use rustix::thread::{CapabilitySet, capabilities, capability_is_in_bounding_set,
 use super::rights::{Rights, UserParts};
 use super::{Layer, privileges};
 
-/// The maximum of what the program maps before it opens a volume, in bytes. For limits where /proc does not tell.
+/// The maximum of what the program maps before it opens a volume, in bytes. For limits where /proc
+/// does not tell.
 const MAPPED_BYTES_MAX: u64 = 1 << 30;
 /// The number of bytes that are read of /proc/self/status.
 const STATUS_BYTES_MAX: usize = 16 << 10;
@@ -53,13 +54,14 @@ impl Proof {
         Self { status, modules, rights: Rights::of_process(), asks: false }
     }
 
-    /// Opens the calling process's status, or asks the kernel by system calls where /proc is not mounted.
+    /// Opens the calling process's status, or asks the kernel by system calls where /proc is not
+    /// mounted.
     pub fn open_or_ask() -> Self {
         Self { asks: true, ..Self::open() }
     }
 
-    /// Returns what must be true of a process that keeps the capabilities `kept`, once its layers are applied. To be called before
-    /// that.
+    /// Returns what must be true of a process that keeps the capabilities `kept`, once its layers
+    /// are applied. To be called before that.
     pub(crate) fn expect(&self, kept: CapabilitySet) -> Expected {
         let rights = &self.rights;
         Expected {
@@ -70,8 +72,8 @@ impl Proof {
         }
     }
 
-    /// Checks that a layer is in force, and that this is the process's only thread, since others would keep their privileges.
-    /// Returns what is not.
+    /// Checks that a layer is in force, and that this is the process's only thread, since others
+    /// would keep their privileges. Returns what is not.
     pub fn verify(&self, layer: Layer, expected: &Expected) -> Result<(), String> {
         match layer {
             Layer::NoNewPrivileges => require_no_dumps()?,
@@ -108,7 +110,8 @@ impl Proof {
                 ("CapAmb:", &[NO_CAPABILITIES]),
             ],
             Layer::SystemCalls => return require_filter(&status, expected.filters),
-            // `files` and `limits` verify them: /proc does not show one, and the kernel returns the others.
+            // `files` and `limits` verify them: /proc does not show one, and the kernel returns the
+            // others.
             Layer::Landlock | Layer::Chroot | Layer::Limits => &[],
         };
         facts.iter().try_for_each(|(name, expected)| require(&status, name, expected))
@@ -124,18 +127,20 @@ impl Proof {
         require_capabilities_within(&status, expected)
     }
 
-    /// Returns the number of filters on system calls. `None` if the kernel does not show it (before Linux 5.9).
+    /// Returns the number of filters on system calls. `None` if the kernel does not show it (before
+    /// Linux 5.9).
     fn filters(&self) -> Option<u64> {
         filters_in(&self.read().ok()?)
     }
 
-    /// Returns whether the process had a filter on system calls before it confined itself, or it is unknown. To be called before
-    /// the layer `seccomp` is applied.
+    /// Returns whether the process had a filter on system calls before it confined itself, or it is
+    /// unknown. To be called before the layer `seccomp` is applied.
     pub(crate) fn was_filtered(&self) -> bool {
         self.read().map_or(true, |status| require(&status, "Seccomp:", &["0"]).is_err())
     }
 
-    /// Returns the names of the kernel's security modules, separated by commas. `None` if the host does not show them.
+    /// Returns the names of the kernel's security modules, separated by commas. `None` if the host
+    /// does not show them.
     pub(crate) fn security_modules(&self) -> Option<String> {
         let mut bytes = vec![0; STATUS_BYTES_MAX];
         let length = self.modules.as_ref()?.read_at(&mut bytes, 0).ok()?;
@@ -193,8 +198,8 @@ fn ask(layer: Layer, expected: &Expected) -> Result<(), String> {
     }
 }
 
-/// Returns whether the process's user and group are nobody, and it has no other groups and an empty bounding set, as far as that
-/// is expected.
+/// Returns whether the process's user and group are nobody, and it has no other groups and an empty
+/// bounding set, as far as that is expected.
 fn is_nobody(expected: &Expected) -> Result<bool, Errno> {
     let Some(parts) = expected.user else { return Ok(true) };
     let are_nobody = |ids: [u32; 2]| ids.iter().all(|id| *id == privileges::NOBODY);
@@ -227,8 +232,9 @@ fn require_no_dumps() -> Result<(), String> {
     }
 }
 
-/// Checks that a system call which nothing else refuses fails as the filter says. It returns no process's number: in a PID
-/// namespace, numbers from outside of it are 0, which rustix does not expect.
+/// Checks that a system call which nothing else refuses fails as the filter says. It returns no
+/// process's number: in a PID namespace, numbers from outside of it are 0, which rustix does not
+/// expect.
 fn require_refusals() -> Result<(), String> {
     match getpriority_process(None) {
         Err(Errno::NOSYS) => Ok(()),

@@ -1,9 +1,11 @@
-//! The rights of the process to change itself: which layers it can have at all. Not here: the layers.
+//! The rights of the process to change itself: which layers it can have at all. Not here: the
+//! layers.
 //!
-//! The rule for every command, for the server of a mount and for its guard: a layer, or a part of one, for which the process
-//! has no right is left out and named in one warning: that of the server is also for its guard, which has fewer layers and the same
-//! rights. It is no error, since an ordinary user has no right to it either. A
-//! layer that fails although the process has the right to it is an error.
+//! The rule for every command, for the server of a mount and for its guard: a layer, or a part of
+//! one, for which the process has no right is left out and named in one warning: that of the server
+//! is also for its guard, which has fewer layers and the same rights. It is no error, since an
+//! ordinary user has no right to it either. A layer that fails although the process has the right
+//! to it is an error.
 
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};

@@ -10,7 +10,8 @@ use super::{Needs, Trees};
 /// `IORING_REGISTER_ENABLE_RINGS`: the only operation of `io_uring_register` that is allowed.
 pub const ENABLE_RINGS: u8 = 12;
 
-/// The system calls that every process needs to serve or to print, to read the image, for memory and threads, and to end in order.
+/// The system calls that every process needs to serve or to print, to read the image, for memory
+/// and threads, and to end in order.
 const ALLOWED: &[libc::c_long] = &[
     // Open files.
     libc::SYS_read,
@@ -57,13 +58,15 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// The commands of fcntl that every process needs, beside `DUPLICATE`. Others can make the kernel send signals to processes of
-/// the same user, or let a log file be overwritten (by dropping O_APPEND).
+/// The commands of fcntl that every process needs, beside `DUPLICATE`. Others can make the kernel
+/// send signals to processes of the same user, or let a log file be overwritten (by dropping
+/// O_APPEND).
 const ALLOWED_FCNTL: [libc::c_int; 3] = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
 /// The command of fcntl for another descriptor of a file.
 const DUPLICATE: libc::c_int = libc::F_DUPFD_CLOEXEC;
 
-/// The flags of clone(2) for a thread of the C library. With others, it would be a process, or in other namespaces.
+/// The flags of clone(2) for a thread of the C library. With others, it would be a process, or in
+/// other namespaces.
 const THREAD_FLAGS: libc::c_int = libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
@@ -76,17 +79,18 @@ const THREAD_FLAGS: libc::c_int = libc::CLONE_VM
 /// A flag without effect, which musl sets, too.
 const MUSL_FLAGS: libc::c_int = libc::CLONE_DETACHED;
 
-/// The advice of madvise that is refused. MADV_HWPOISON and MADV_SOFT_OFFLINE make memory of the host fail, also that of other
-/// processes, which Linux allows to processes with CAP_SYS_ADMIN. MADV_MERGEABLE shares equal pages with other processes, so
-/// that the time of a write tells what they contain. MADV_REMOVE punches holes in mapped files.
+/// The advice of madvise that is refused. MADV_HWPOISON and MADV_SOFT_OFFLINE make memory of the
+/// host fail, also that of other processes, which Linux allows to processes with CAP_SYS_ADMIN.
+/// MADV_MERGEABLE shares equal pages with other processes, so that the time of a write tells what
+/// they contain. MADV_REMOVE punches holes in mapped files.
 const REFUSED_ADVICE: [libc::c_int; 4] =
     [libc::MADV_HWPOISON, libc::MADV_SOFT_OFFLINE, libc::MADV_MERGEABLE, libc::MADV_REMOVE];
 
 /// The set-user-ID and set-group-ID bits of a mode.
 const SET_ID: libc::mode_t = libc::S_ISUID | libc::S_ISGID;
 
-/// The further system calls for messages from the guard, and for leaving the standard streams. Messages to the guard go through
-/// sendto, without an address.
+/// The further system calls for messages from the guard, and for leaving the standard streams.
+/// Messages to the guard go through sendto, without an address.
 const ALLOWED_WITH_GUARD: &[libc::c_long] = &[
     libc::SYS_recvmsg,
     libc::SYS_recvfrom,
@@ -106,11 +110,12 @@ const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_uname,
 ];
 
-/// The further system calls that rings need. The rings accept only commands to the connection of the mount, and further rings
-/// cannot be created.
+/// The further system calls that rings need. The rings accept only commands to the connection of
+/// the mount, and further rings cannot be created.
 const ALLOWED_WITH_RINGS: &[libc::c_long] = &[libc::SYS_io_uring_enter];
 
-/// The further system calls for reading trees of the host. They get no file outside of the trees open.
+/// The further system calls for reading trees of the host. They get no file outside of the trees
+/// open.
 const ALLOWED_WITH_SOURCES: &[libc::c_long] = &[
     libc::SYS_getdents64,
     libc::SYS_newfstatat,
@@ -136,12 +141,14 @@ const ALLOWED_WITH_COPIES: &[libc::c_long] = &[
     libc::SYS_renameat,
     libc::SYS_newfstatat,
 ];
-/// The further system calls for creating files that take a mode, as their third argument. openat and fchmod are others.
+/// The further system calls for creating files that take a mode, as their third argument. openat
+/// and fchmod are others.
 const ALLOWED_WITH_MODE: [libc::c_long; 2] = [libc::SYS_mkdirat, libc::SYS_mknodat];
 /// The further system calls for attributes of files that are created.
 const ALLOWED_WITH_COPY_ATTRIBUTES: &[libc::c_long] =
     &[libc::SYS_fchdir, libc::SYS_lsetxattr, libc::SYS_lremovexattr];
-/// Those of them that take a descriptor first, which may not be one of a standard stream. fchmod is another one.
+/// Those of them that take a descriptor first, which may not be one of a standard stream. fchmod is
+/// another one.
 const ALLOWED_WITH_OPEN_COPIES: [libc::c_long; 5] = [
     libc::SYS_fchown,
     libc::SYS_fchownat,
@@ -149,8 +156,8 @@ const ALLOWED_WITH_OPEN_COPIES: [libc::c_long; 5] = [
     libc::SYS_fsetxattr,
     libc::SYS_fremovexattr,
 ];
-/// The requests of ioctl for a progress bar: whether a file is a terminal, and its size. TCGETS and TIOCGWINSZ, whose types
-/// in `libc` differ between C libraries.
+/// The requests of ioctl for a progress bar: whether a file is a terminal, and its size. TCGETS and
+/// TIOCGWINSZ, whose types in `libc` differ between C libraries.
 const TERMINAL_REQUESTS: [u64; 2] = [0x5401, 0x5413];
 
 /// Makes all other system calls fail with ENOSYS, which the C library can handle.
@@ -178,13 +185,14 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
         rules.push((libc::SYS_io_uring_register, vec![enable]));
     }
     if needs.guard {
-        // No descriptors, and no address: a socket may be a standard stream, from which messages could go anywhere.
+        // No descriptors, and no address: a socket may be a standard stream, from which messages
+        // could go anywhere.
         rules.push((libc::SYS_sendto, vec![masked(4, u64::MAX, 0)?]));
     }
     rules.extend(host_files(&needs.trees)?);
     rules.extend(descriptors(needs)?);
-    // Memory, but no executable memory, and none of a file that is a standard stream. Memory without a file has the
-    // descriptor -1.
+    // Memory, but no executable memory, and none of a file that is a standard stream. Memory
+    // without a file has the descriptor -1.
     let not_executable = condition(2, libc::PROT_EXEC as u64, 0)?;
     let mapped = vec![not_executable.clone(), no_stream_at(4)?];
     rules.push((libc::SYS_mmap, vec![SeccompRule::new(mapped)?]));
@@ -195,8 +203,8 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
     });
     let advice = advice.into_iter().collect::<Result<_, _>>()?;
     rules.push((libc::SYS_madvise, vec![SeccompRule::new(advice)?]));
-    // Threads, but no processes. The C library tries clone3 first, which is refused, since a filter cannot see its
-    // flags.
+    // Threads, but no processes. The C library tries clone3 first, which is refused, since a filter
+    // cannot see its flags.
     let flags = [THREAD_FLAGS, THREAD_FLAGS | MUSL_FLAGS];
     let threads = flags.map(|flags| masked(0, u64::MAX, flags as u64));
     rules.push((libc::SYS_clone, threads.into_iter().collect::<Result<_, _>>()?));
@@ -219,9 +227,10 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Returns the rules for descriptors, and for changes of sizes. Standard output and standard error may be files that other
-/// programs write to, such as a log. The process can write to them, but neither truncate them nor punch holes in them, nor
-/// change their attributes (`host_files`). It cannot give them another number, either.
+/// Returns the rules for descriptors, and for changes of sizes. Standard output and standard error
+/// may be files that other programs write to, such as a log. The process can write to them, but
+/// neither truncate them nor punch holes in them, nor change their attributes (`host_files`). It
+/// cannot give them another number, either.
 fn descriptors(needs: &Needs<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error> {
     let command = |command: i32| condition(1, u64::from(u32::MAX), command as u64);
     let truncates = matches!(needs.trees, Trees::Create { .. });
@@ -252,9 +261,9 @@ fn descriptors(needs: &Needs<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error>
     Ok(rules)
 }
 
-/// Returns the rules for opening files of trees, for reading only, or for opening directories and creating files. No
-/// existing file is opened by O_PATH, which Landlock does not control. Set-ID bits, by which other users would get the rights
-/// of the owner, are only set with privileges.
+/// Returns the rules for opening files of trees, for reading only, or for opening directories and
+/// creating files. No existing file is opened by O_PATH, which Landlock does not control. Set-ID
+/// bits, by which other users would get the rights of the owner, are only set with privileges.
 fn host_files(trees: &Trees<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error> {
     let flags = |argument, mask: i32, value: i32| condition(argument, mask as u64, value as u64);
     match trees {

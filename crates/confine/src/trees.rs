@@ -5,8 +5,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::Layer;
 use super::rights::Rights;
 
-/// The trees of the host that a process accesses by paths. The files that it creates, or may read, depend on its user, so it
-/// does not become another one.
+/// The trees of the host that a process accesses by paths. The files that it creates, or may read,
+/// depend on its user, so it does not become another one.
 #[derive(Clone, Copy, Debug)]
 pub enum Trees<'a> {
     /// None.
@@ -39,8 +39,8 @@ impl Trees<'_> {
     pub(crate) fn needs_layer(&self, layer: Layer, rights: &Rights) -> bool {
         match layer {
             Layer::User => self.is_none(),
-            // Other users have no right to another root directory. Root owns files that it can change without any
-            // capability.
+            // Other users have no right to another root directory. Root owns files that it can
+            // change without any capability.
             Layer::Chroot => {
                 matches!(self, Self::Create { .. }) && (rights.is_root || rights.may_change_root())
             }

@@ -1,5 +1,6 @@
-//! What a command that an image has taken over could do to its host: each attempt is refused to a confined command, and
-//! succeeds without confinement. This program is also the command, if its environment says so.
+//! What a command that an image has taken over could do to its host: each attempt is refused to a
+//! confined command, and succeeds without confinement. This program is also the command, if its
+//! environment says so.
 #![allow(clippy::print_stderr, reason = "it is a program, too")]
 
 use std::ffi::CString;
@@ -39,13 +40,14 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// What the commands do: three only use open files, one reads a tree, and two create files in a tree, the last one with what
-/// gives rights.
+/// What the commands do: three only use open files, one reads a tree, and two create files in a
+/// tree, the last one with what gives rights.
 const KINDS: [&str; 6] =
     ["opens_its_files", ONLY_READS, WITHOUT_LANDLOCK, READS, CREATES, CREATES_PRIVILEGED];
 /// As the first one, for images that are open for reading only.
 const ONLY_READS: &str = "only_reads_its_files";
-/// As the first one, on a host whose Landlock controls nothing: the filter on system calls makes up for it.
+/// As the first one, on a host whose Landlock controls nothing: the filter on system calls makes up
+/// for it.
 const WITHOUT_LANDLOCK: &str = "opens_its_files_without_landlock";
 const READS: &str = "reads_a_tree";
 const CREATES: &str = "creates_a_tree";
@@ -225,7 +227,8 @@ const ATTEMPTS: &[Attempt<Place>] = &[
         Ok(rustix::fs::lsetxattr(facts.outside("secret"), c"user.x", b"y", flags)?)
     }),
     ("get hold of a file", |facts| {
-        // With O_PATH, the flags for reading and for creating mean nothing, and an existing file is opened.
+        // With O_PATH, the flags for reading and for creating mean nothing, and an existing file is
+        // opened.
         let path = facts.outside("secret");
         let new = libc::O_PATH | libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
         let opened = OFlags::from_bits_retain(new as u32);
@@ -311,8 +314,8 @@ const ATTEMPTS: &[Attempt<Place>] = &[
     }),
 ];
 
-/// The attempts on the user's own files for which an ordinary user's command that creates a tree keeps the system calls: it
-/// cannot get another root directory.
+/// The attempts on the user's own files for which an ordinary user's command that creates a tree
+/// keeps the system calls: it cannot get another root directory.
 const OWNERS: &str = "change the owner of a file";
 const MOVED: &str = "change the owner of a file from a moved directory";
 const TIMES: &str = "change the times of a file";
@@ -345,8 +348,9 @@ fn attempts_of(kind: &str, user: Option<u32>, is_confined: bool) -> String {
     }
     let host = Host::new(&format!("{kind}-{is_confined}-{user:?}"));
     let mut victim = Victim::start(user);
-    // The program may be in a directory that only root can enter. Another process copies it: a thread that starts a program
-    // meanwhile would keep a file of this process open for writing, and it could not be executed.
+    // The program may be in a directory that only root can enter. Another process copies it: a
+    // thread that starts a program meanwhile would keep a file of this process open for writing,
+    // and it could not be executed.
     let program = folder.path().join("program");
     let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
     assert!(copied.unwrap().success());

@@ -1,4 +1,5 @@
-//! Bios: I/O requests with an operation, a range of device bytes, memory, and a completion function.
+//! Bios: I/O requests with an operation, a range of device bytes, memory, and a completion
+//! function.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,7 +18,8 @@ pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENOSPC: i32 = 28;
 pub(crate) const EROFS: i32 = 30;
 
-/// Returns the range of an operation, or an EINVAL with its location if it is not within a device of `size` bytes.
+/// Returns the range of an operation, or an EINVAL with its location if it is not within a device
+/// of `size` bytes.
 pub(crate) fn range_within(
     operation: IoOperation,
     offset: DeviceOffset,
@@ -41,8 +43,9 @@ pub enum BioOperation {
 
 /// A contiguous part of the memory of a bio.
 ///
-/// The creator promises that the memory stays valid until the bio has ended. Until then, no thread writes to the
-/// memory of a write, and none accesses the memory of a read. So a segment never leaves its bio:
+/// The creator promises that the memory stays valid until the bio has ended. Until then, no thread
+/// writes to the memory of a write, and none accesses the memory of a read. So a segment never
+/// leaves its bio:
 ///
 /// ```compile_fail,E0507
 /// fn take(bio: &device::Bio) -> device::Segment {
@@ -55,7 +58,8 @@ pub struct Segment {
     length: usize,
 }
 
-// SAFETY: a segment is an address and a length; the creator's promise (see `new`) holds on any thread.
+// SAFETY: a segment is an address and a length; the creator's promise (see `new`) holds on any
+// thread.
 unsafe impl Send for Segment {}
 
 impl Segment {
@@ -68,11 +72,12 @@ impl Segment {
         Self { start, length }
     }
 
-    /// Returns a segment of `length` bytes of this one, from byte `start` on. The creator's promise covers them.
+    /// Returns a segment of `length` bytes of this one, from byte `start` on. The creator's promise
+    /// covers them.
     ///
     /// # Safety
-    /// The part must have been dropped, or the bio that contains it must have ended, before the bio of
-    /// `self` ends. The bytes must not be accessed through both at the same time.
+    /// The part must have been dropped, or the bio that contains it must have ended, before the bio
+    /// of `self` ends. The bytes must not be accessed through both at the same time.
     pub unsafe fn part(&self, start: usize, length: usize) -> Self {
         assert!(start.checked_add(length).is_some_and(|end| end <= self.length));
         // SAFETY: within the memory of `self`.
@@ -141,8 +146,8 @@ impl Bio {
         Self { operation, offset, segments, length, waited_for: false, end: Some(end) }
     }
 
-    /// Marks the request: the submitter waits for its end at once, so the device should do the work on the submitter's
-    /// own thread.
+    /// Marks the request: the submitter waits for its end at once, so the device should do the work
+    /// on the submitter's own thread.
     pub fn waited_for(mut self) -> Self {
         self.waited_for = true;
         self
@@ -182,8 +187,8 @@ impl Bio {
         copy
     }
 
-    /// Returns the memory of a read, in device order. Does not return the segments: a caller could swap them with those
-    /// of another bio, and then they would outlive their own.
+    /// Returns the memory of a read, in device order. Does not return the segments: a caller could
+    /// swap them with those of another bio, and then they would outlive their own.
     pub fn memory_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         assert!(self.operation == BioOperation::Read, "the memory of a write must not change");
         self.segments.iter_mut().map(Segment::bytes_mut)
@@ -195,8 +200,8 @@ impl Bio {
         self.offset = offset;
     }
 
-    /// Adds a function that is called with the result when the request ends. The submitter's completion function is
-    /// called afterwards, with the result of `before`.
+    /// Adds a function that is called with the result when the request ends. The submitter's
+    /// completion function is called afterwards, with the result of `before`.
     pub fn before_end(
         &mut self,
         before: impl FnOnce(Result<(), i32>) -> Result<(), i32> + Send + 'static,
@@ -280,8 +285,8 @@ struct Batch {
     failure: Option<IoError>,
 }
 
-/// Submits all writes and waits until they have ended. Each item is a device offset and adjacent blocks. Returns the
-/// first error.
+/// Submits all writes and waits until they have ended. Each item is a device offset and adjacent
+/// blocks. Returns the first error.
 pub(crate) fn write_all_and_wait<T: AsRef<[u8]> + Send + Sync + 'static>(
     device: &dyn BlockDevice,
     writes: Vec<(DeviceOffset, Vec<T>)>,
@@ -311,7 +316,8 @@ pub(crate) fn write_all_and_wait<T: AsRef<[u8]> + Send + Sync + 'static>(
         })
     });
     base::waiting::about_to_wait();
-    // This thread waits, so it can do the last write itself while the device's threads do the others.
+    // This thread waits, so it can do the last write itself while the device's threads do the
+    // others.
     let mut bios: Vec<Bio> = bios.collect();
     if let Some(last) = bios.pop() {
         bios.push(last.waited_for());

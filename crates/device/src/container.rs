@@ -1,6 +1,7 @@
-//! Images without a known file system: containers of disk images, and other contents, by which the image is refused.
-//! Android sparse images are opened. Not here: the format of sparse images (`sparse`), the commands that convert containers
-//! (`base::Container`), and contents that are not disk images (`foreign`).
+//! Images without a known file system: containers of disk images, and other contents, by which the
+//! image is refused. Android sparse images are opened. Not here: the format of sparse images
+//! (`sparse`), the commands that convert containers (`base::Container`), and contents that are not
+//! disk images (`foreign`).
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::{BlockDevice, Origin, SharedDevice};
 const BEGINNING_BYTES: u64 = 512;
 /// A device with fewer bytes has no volume of any format.
 const VOLUME_BYTES_MIN: u64 = 2048;
-/// The number of bytes at the beginning of a device that are searched for anything but zeroes and random bytes.
+/// The number of bytes at the beginning of a device that are searched for anything but zeroes and
+/// random bytes.
 const SAMPLE_BYTES: u64 = 1 << 20;
 /// The size of the trailer of DMG images.
 const TRAILER_BYTES: u64 = 512;
@@ -38,17 +40,20 @@ const MAGIC: &[(usize, &[u8], Container)] = &[
     (0, &[0xfd, b'7', b'z', b'X', b'Z', 0], Container::Xz),
 ];
 
-/// The beginning of bzip2 data is "BZh", the block size as a digit, and the magic number of a block.
+/// The beginning of bzip2 data is "BZh", the block size as a digit, and the magic number of a
+/// block.
 const BZIP2: (&[u8], &[u8]) = (b"BZh", b"1AY&SY");
 /// The beginning of the trailer of DMG images.
 const DMG_TRAILER: &[u8] = b"koly";
 
-/// Returns the device of the image in `device` if that is an Android sparse image, and otherwise `device` itself.
+/// Returns the device of the image in `device` if that is an Android sparse image, and otherwise
+/// `device` itself.
 ///
-/// A sparse image with damage is not unpacked: any image may begin with the magic number by chance. [`refusal`] returns
-/// its error if the image has no other contents.
+/// A sparse image with damage is not unpacked: any image may begin with the magic number by chance.
+/// [`refusal`] returns its error if the image has no other contents.
 ///
-/// Errors: `Unsupported` for a sparse image if it is to be written, or if it cannot be used as it is.
+/// Errors: `Unsupported` for a sparse image if it is to be written, or if it cannot be used as it
+/// is.
 pub(crate) fn unpack(device: SharedDevice, read_only: bool) -> Result<SharedDevice> {
     // An image with an unreadable beginning may have a usable copy of its superblock.
     let Ok(beginning) = read_beginning(&*device) else { return Ok(device) };
@@ -70,8 +75,9 @@ pub(crate) fn unpack(device: SharedDevice, read_only: bool) -> Result<SharedDevi
     }
 }
 
-/// Returns why a device without a known file system cannot be used as it is: the container of its image, the damage of an
-/// Android sparse image, or other contents. Returns `None` for a device with partitions or with unknown contents.
+/// Returns why a device without a known file system cannot be used as it is: the container of its
+/// image, the damage of an Android sparse image, or other contents. Returns `None` for a device
+/// with partitions or with unknown contents.
 pub fn refusal(device: &dyn BlockDevice) -> Option<Error> {
     let beginning = read_beginning(device).ok()?;
     let container = || container_of(&beginning).or_else(|| container_by_trailer(device));
@@ -84,7 +90,8 @@ pub fn refusal(device: &dyn BlockDevice) -> Option<Error> {
     } else {
         foreign(foreign::identify(device)?)
     };
-    // The boot code of a partitioned disk may begin with any bytes, and there may be remnants in front of its first partition.
+    // The boot code of a partitioned disk may begin with any bytes, and there may be remnants in
+    // front of its first partition.
     match PartitionTable::read(device, None) {
         Ok(table) if !table.partitions.is_empty() => {
             let disc = foreign::identify_disc(device)?;
@@ -94,8 +101,8 @@ pub fn refusal(device: &dyn BlockDevice) -> Option<Error> {
     }
 }
 
-/// Returns what a device with a file system that ends at `end` is a member of, such as a RAID. The device of which it is a part may
-/// be the member, too.
+/// Returns what a device with a file system that ends at `end` is a member of, such as a RAID. The
+/// device of which it is a part may be the member, too.
 pub fn member(device: &dyn BlockDevice, end: u64) -> Option<Foreign> {
     foreign::identify_member(device, end).or_else(|| {
         let Origin { device, start, .. } = device.origin()?;
@@ -103,13 +110,14 @@ pub fn member(device: &dyn BlockDevice, end: u64) -> Option<Foreign> {
     })
 }
 
-/// Returns whether a device with a file system that ends at `end` has the footer of Android Verified Boot behind it.
+/// Returns whether a device with a file system that ends at `end` has the footer of Android
+/// Verified Boot behind it.
 pub fn has_verified_boot(device: &dyn BlockDevice, end: u64) -> bool {
     foreign::has_verified_boot(device, end)
 }
 
-/// Returns what is known of a device without a known file system, of which [`refusal`] knows nothing: that it has partitions, the
-/// damage to its partition table, or nothing.
+/// Returns what is known of a device without a known file system, of which [`refusal`] knows
+/// nothing: that it has partitions, the damage to its partition table, or nothing.
 pub fn unknown(device: &dyn BlockDevice) -> Error {
     match PartitionTable::read(device, None) {
         Ok(table) if !table.partitions.is_empty() => {
@@ -145,9 +153,11 @@ fn blank(device: &dyn BlockDevice) -> Option<Blank> {
     is_random(&bytes).then_some(Blank::Random)
 }
 
-/// Returns whether all values of bytes are about equally frequent, by a chi-squared test that random bytes pass nearly always.
+/// Returns whether all values of bytes are about equally frequent, by a chi-squared test that
+/// random bytes pass nearly always.
 fn is_random(bytes: &[u8]) -> bool {
-    /// The number of values is 256. The mean of the statistic is 255 for random bytes, and its standard deviation 23.
+    /// The number of values is 256. The mean of the statistic is 255 for random bytes, and its
+    /// standard deviation 23.
     const STATISTIC_MAX: f64 = 255.0 + 8.0 * 23.0;
     let mut counts = [0_u32; 256];
     bytes.iter().for_each(|byte| counts[usize::from(*byte)] += 1);

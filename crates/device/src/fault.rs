@@ -14,7 +14,8 @@ const SECTOR: u64 = 512;
 /// The frequency of each kind of fault, in requests per million. No faults by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultPlan {
-    /// The seed. Two devices with the same plan and the same requests in the same order have the same faults.
+    /// The seed. Two devices with the same plan and the same requests in the same order have the
+    /// same faults.
     pub seed: u64,
     /// Reads that end with EIO.
     pub read_errors: u32,
@@ -338,8 +339,8 @@ mod tests {
 
     const ALWAYS: u32 = 1_000_000;
 
-    /// Writes one megabyte of ones at byte 4096 of a device of zeroes. Returns the result, the faults, and the numbers
-    /// of the sectors that are full of ones.
+    /// Writes one megabyte of ones at byte 4096 of a device of zeroes. Returns the result, the
+    /// faults, and the numbers of the sectors that are full of ones.
     fn write_with(plan: FaultPlan) -> (Result<()>, Vec<Fault>, Vec<u64>) {
         let inner = Arc::new(MemoryDevice::new(vec![0; 3 << 20]));
         let device = FaultDevice::new(inner.clone(), plan);

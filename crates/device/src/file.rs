@@ -1,5 +1,5 @@
-//! A device over a regular file or a block device of the host, read and written by the submitting thread.
-//! Not here: I/O on other threads (`threaded`, `uring`), and parts of a device (`slice`).
+//! A device over a regular file or a block device of the host, read and written by the submitting
+//! thread. Not here: I/O on other threads (`threaded`, `uring`), and parts of a device (`slice`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -54,11 +54,12 @@ pub(crate) struct Properties {
 }
 
 impl FileDevice {
-    /// Opens the image at `path`. Readers share it, and a writer has it alone (advisory locks, also those of other programs
-    /// such as QEMU; see `lock`). A reader is not refused if another program than Bifolio writes the image. A file that the
-    /// host cannot lock is opened without a lock. The lock ends with the device, even if a child of this process still has
-    /// a copy of the descriptor. Errors: EBUSY if another program has locked the image; EROFS for writing, if the host
-    /// refuses all writes to the block device.
+    /// Opens the image at `path`. Readers share it, and a writer has it alone (advisory locks, also
+    /// those of other programs such as QEMU; see `lock`). A reader is not refused if another
+    /// program than Bifolio writes the image. A file that the host cannot lock is opened without a
+    /// lock. The lock ends with the device, even if a child of this process still has a copy of the
+    /// descriptor. Errors: EBUSY if another program has locked the image; EROFS for writing, if the
+    /// host refuses all writes to the block device.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
         Self::open_with(path, &OpenDevice { read_only, ..OpenDevice::default() })
     }
@@ -114,7 +115,8 @@ impl FileDevice {
         })
     }
 
-    /// Returns the device of `file`, which another process has opened for writing, and locked. `locked` has the rest of the lock.
+    /// Returns the device of `file`, which another process has opened for writing, and locked.
+    /// `locked` has the rest of the lock.
     pub(crate) fn reopened(
         file: OwnedFd,
         locked: OwnedFd,
@@ -157,7 +159,8 @@ impl FileDevice {
         self.held.extend(locks);
     }
 
-    /// Returns the sector size for partition tables, if the device is a disk and not an image of one.
+    /// Returns the sector size for partition tables, if the device is a disk and not an image of
+    /// one.
     pub(crate) fn sector_size(&self) -> Option<SectorSize> {
         self.sector_size
     }
@@ -172,8 +175,9 @@ impl FileDevice {
         }
     }
 
-    /// Checks that the file has at least the size that it had when it was opened. A write past the end of a file that was cut
-    /// would succeed, although what was between is lost. After the first failure, all further writes and flushes fail.
+    /// Checks that the file has at least the size that it had when it was opened. A write past the
+    /// end of a file that was cut would succeed, although what was between is lost. After the first
+    /// failure, all further writes and flushes fail.
     fn check_size(&self) -> Result<(), Errno> {
         if self.is_cut.load(Ordering::Relaxed) {
             return Err(Errno::IO);
@@ -300,8 +304,8 @@ impl Change {
     }
 }
 
-/// Returns whether the host refuses all writes to an open file because it is a block device that is read-only. Opening one for
-/// writing succeeds, but each write fails with EPERM.
+/// Returns whether the host refuses all writes to an open file because it is a block device that is
+/// read-only. Opening one for writing succeeds, but each write fails with EPERM.
 pub(crate) fn is_protected_device(file: &OwnedFd) -> Result<bool, Errno> {
     let kind = FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode);
     Ok(kind == FileType::BlockDevice && is_write_protected(file)?)
@@ -353,9 +357,9 @@ impl BlockDevice for FileDevice {
         if self.read_only {
             return Ok(());
         }
-        // fdatasync flushes a block device's own cache, too. It must not be repeated after a failure: the host
-        // drops data that it could not write, so the second call would succeed although data is lost.
-        // Bytes that were cut are not durable either.
+        // fdatasync flushes a block device's own cache, too. It must not be repeated after a
+        // failure: the host drops data that it could not write, so the second call would succeed
+        // although data is lost. Bytes that were cut are not durable either.
         let flushed = rustix::fs::fdatasync(&self.file).and_then(|()| self.check_size());
         flushed.map_err(|errno| IoError {
             operation: IoOperation::Flush,

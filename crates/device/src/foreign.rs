@@ -1,7 +1,8 @@
-//! Contents that the library does not read: their detection by magic numbers, and the next step for each. Not here: containers
-//! of disk images (`container`).
+//! Contents that the library does not read: their detection by magic numbers, and the next step for
+//! each. Not here: containers of disk images (`container`).
 //!
-//! The magic numbers are those of libblkid and of the documentation of each format. Few bytes are read, at fixed places.
+//! The magic numbers are those of libblkid and of the documentation of each format. Few bytes are
+//! read, at fixed places.
 
 use base::{DeviceOffset, Foreign};
 
@@ -33,7 +34,8 @@ const fn magic(
     Magic { places, foreign: Foreign { name, next_step } }
 }
 
-/// The contents with magic numbers, those with the longest ones first where others may have the same bytes.
+/// The contents with magic numbers, those with the longest ones first where others may have the
+/// same bytes.
 const MAGICS: &[Magic] = &[
     magic(&[(0, b"XFSB")], "an XFS file system", MOUNT),
     magic(&[(64 * KIB + 64, b"_BHRfS_M")], "a Btrfs file system", MOUNT),
@@ -196,8 +198,8 @@ const MAGICS: &[Magic] = &[
     magic(&[(KIB, b"\x02\0\0\0\0\0\x34\x34")], "a NILFS2 file system", MOUNT),
 ];
 
-/// The file systems of discs, the first 32 KiB of which are free. So images for discs and USB sticks have a partition table there,
-/// one of whose partitions is the disc.
+/// The file systems of discs, the first 32 KiB of which are free. So images for discs and USB
+/// sticks have a partition table there, one of whose partitions is the disc.
 const DISCS: &[Magic] = &[
     magic(&[(DISC_START + 1, b"CD001")], "an ISO 9660 file system", MOUNT),
     magic(&[(DISC_START + 1, b"BEA01")], "a UDF file system", MOUNT),
@@ -269,15 +271,15 @@ pub fn identify(device: &dyn BlockDevice) -> Option<Foreign> {
         .or_else(|| probe.is_minix().then_some(MINIX))
 }
 
-/// Returns what `device` is a member of, if the metadata are behind `end`, where a file system ends. Metadata in the file system
-/// itself are left from an earlier use.
+/// Returns what `device` is a member of, if the metadata are behind `end`, where a file system
+/// ends. Metadata in the file system itself are left from an earlier use.
 pub fn identify_member(device: &dyn BlockDevice, end: u64) -> Option<Foreign> {
     let (at, Membership { name, writing, .. }) = Probe { device }.membership()?;
     (at >= end).then_some(Foreign { name, next_step: writing })
 }
 
-/// Returns whether the last bytes of `device`, behind `end`, are the footer of Android Verified Boot. Source: libavb, which takes the
-/// footer from the last 64 bytes of a partition.
+/// Returns whether the last bytes of `device`, behind `end`, are the footer of Android Verified
+/// Boot. Source: libavb, which takes the footer from the last 64 bytes of a partition.
 pub fn has_verified_boot(device: &dyn BlockDevice, end: u64) -> bool {
     const FOOTER_BYTES: u64 = 64;
     let at = device.size().checked_sub(FOOTER_BYTES).filter(|&at| at >= end);
@@ -288,11 +290,13 @@ pub fn has_verified_boot(device: &dyn BlockDevice, end: u64) -> bool {
 pub struct Disc {
     /// The file system.
     pub foreign: Foreign,
-    /// The number of bytes in which the partition of the disc begins, if the device has a partition table.
+    /// The number of bytes in which the partition of the disc begins, if the device has a partition
+    /// table.
     pub bytes: u64,
 }
 
-/// Returns the file system of a disc on `device`, whether or not there is a partition table in front of it.
+/// Returns the file system of a disc on `device`, whether or not there is a partition table in
+/// front of it.
 pub fn identify_disc(device: &dyn BlockDevice) -> Option<Disc> {
     let probe = Probe { device };
     let disc = DISCS.iter().find(|magic| probe.has_all(magic))?;
@@ -327,8 +331,8 @@ impl Probe<'_> {
             && bytes == expected
     }
 
-    /// Returns whether the first sector describes a FAT file system: its fields have possible values. It need not have a
-    /// name of the format.
+    /// Returns whether the first sector describes a FAT file system: its fields have possible
+    /// values. It need not have a name of the format.
     fn is_fat(&self) -> bool {
         let Some(sector) = self.bytes::<512>(0) else { return false };
         let short = |at: usize| u16::from_le_bytes([sector[at], sector[at + 1]]);
@@ -416,7 +420,8 @@ impl Probe<'_> {
         let short = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
         let is_old = matches!(short(16), 0x137f | 0x138f | 0x2468 | 0x2478);
         let is_new = short(24) == 0x4d5a && matches!(short(28), 1024 | 2048 | 4096);
-        // The number of inodes, and the size of zones as a multiple of that of blocks, which is always 1.
+        // The number of inodes, and the size of zones as a multiple of that of blocks, which is
+        // always 1.
         (is_old && short(0) != 0 && short(10) == 0) || is_new
     }
 }

@@ -1,4 +1,5 @@
-//! A device that passes requests on to another device through the hooks of a test. Not here: the hooks.
+//! A device that passes requests on to another device through the hooks of a test. Not here: the
+//! hooks.
 
 use std::fmt::Debug;
 use std::ops::Deref;

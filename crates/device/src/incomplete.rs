@@ -1,4 +1,5 @@
-//! Images that end before their volume does: reads of the missing bytes fail, and all others succeed.
+//! Images that end before their volume does: reads of the missing bytes fail, and all others
+//! succeed.
 
 use std::ops::Range;
 
@@ -7,7 +8,8 @@ use base::{DeviceOffset, Error, IoError, Result};
 use crate::bio::EINVAL;
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// A device with the size of its volume, of which the bytes past the end of the image are missing. Read-only.
+/// A device with the size of its volume, of which the bytes past the end of the image are missing.
+/// Read-only.
 #[derive(Debug)]
 pub struct IncompleteDevice {
     device: SharedDevice,

@@ -1,7 +1,8 @@
 //! A device on which no flush succeeds after a failed flush.
 //!
-//! After a failed flush it is unknown which earlier writes are durable, and a host drops writes that it could
-//! not make durable. The next flush would succeed, and its caller would believe that lost data is durable.
+//! After a failed flush it is unknown which earlier writes are durable, and a host drops writes
+//! that it could not make durable. The next flush would succeed, and its caller would believe that
+//! lost data is durable.
 
 use base::cancellation::{self, CHECK_EVERY};
 use base::{DeviceOffset, Error, Result};
@@ -9,8 +10,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// A device whose first flush error is permanent: every later flush, and every flush that is waiting, fails with the
-/// same error. To guarantee this, only one flush runs at a time. Callers that arrive during a flush share the next one.
+/// A device whose first flush error is permanent: every later flush, and every flush that is
+/// waiting, fails with the same error. To guarantee this, only one flush runs at a time. Callers
+/// that arrive during a flush share the next one.
 #[derive(Debug)]
 pub struct LatchDevice {
     inner: SharedDevice,
@@ -43,8 +45,8 @@ impl LatchDevice {
         self.flushes.lock().failure.clone()
     }
 
-    /// Flushes like [`flush`](BlockDevice::flush), but stops waiting for another thread's flush if the request that
-    /// this thread serves is cancelled ([`base::cancellation`]).
+    /// Flushes like [`flush`](BlockDevice::flush), but stops waiting for another thread's flush if
+    /// the request that this thread serves is cancelled ([`base::cancellation`]).
     ///
     /// # Errors
     ///

@@ -10,13 +10,13 @@ use parking_lot::{Condvar, Mutex};
 use crate::worker::Worker;
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// The time before a request is due at which the thread stops sleeping and polls the clock. The host wakes
-/// threads some tens of microseconds late.
+/// The time before a request is due at which the thread stops sleeping and polls the clock. The
+/// host wakes threads some tens of microseconds late.
 const POLLED: Duration = Duration::from_micros(80);
 
-/// A device with a queue that serves `depth` requests at once, each in `latency`, like an NVMe
-/// disk of that queue depth. A thread of this device passes each request on to `inner` when it is due: in the order of
-/// their submission, except for [stragglers](Self::with_stragglers). Dropping the
+/// A device with a queue that serves `depth` requests at once, each in `latency`, like an NVMe disk
+/// of that queue depth. A thread of this device passes each request on to `inner` when it is due:
+/// in the order of their submission, except for [stragglers](Self::with_stragglers). Dropping the
 /// device waits for all requests.
 ///
 /// `inner` should be a device in memory, since its own latency is added.
@@ -216,8 +216,8 @@ mod tests {
         elapsed
     }
 
-    // Most upper bounds would fail on a busy machine. So this checks lower bounds, and that parallel
-    // requests are faster than serial requests.
+    // Most upper bounds would fail on a busy machine. So this checks lower bounds, and that
+    // parallel requests are faster than serial requests.
     #[test]
     fn requests_beyond_the_depth_wait_for_a_server() {
         assert!(read(1, 1) >= LATENCY);

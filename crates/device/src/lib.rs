@@ -72,21 +72,22 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes every write that ended before this call durable.
     fn flush(&self) -> Result<()>;
 
-    /// Declares a range unused. Its contents are undefined afterwards. Errors: EOPNOTSUPP if the device or the
-    /// host does not support this.
+    /// Declares a range unused. Its contents are undefined afterwards. Errors: EOPNOTSUPP if the
+    /// device or the host does not support this.
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()>;
 
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()>;
 
-    /// Drops cached data of a range, so that the next read sees writes of other hosts. Does nothing if the device
-    /// cannot do this.
+    /// Drops cached data of a range, so that the next read sees writes of other hosts. Does nothing
+    /// if the device cannot do this.
     fn refresh(&self, offset: DeviceOffset, length: u64) {
         let _ = (offset, length);
     }
 
-    /// Returns the first range from `offset` on that may have data. All bytes before it are in holes, and read as zeroes.
-    /// `None` if there is no data up to the end. A device that does not know its holes has data everywhere.
+    /// Returns the first range from `offset` on that may have data. All bytes before it are in
+    /// holes, and read as zeroes. `None` if there is no data up to the end. A device that does not
+    /// know its holes has data everywhere.
     fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
         everything_from(offset, self.size())
     }
@@ -127,8 +128,8 @@ impl dyn BlockDevice + '_ {
         bio::write_and_wait(self, offset, data)
     }
 
-    /// Writes runs of blocks, and waits for all of them. A run is an offset and the adjacent blocks from there on; no
-    /// block is empty. Durable only after a flush.
+    /// Writes runs of blocks, and waits for all of them. A run is an offset and the adjacent blocks
+    /// from there on; no block is empty. Durable only after a flush.
     pub fn write_all<T: AsRef<[u8]> + Send + Sync + 'static>(
         &self,
         runs: Vec<(DeviceOffset, Vec<T>)>,

@@ -1,9 +1,11 @@
-//! Advisory locks of images: flock(2), and the byte ranges by which QEMU and other programs lock images (fcntl(2), open
-//! file description locks). Not here: the name of the program that has a lock.
+//! Advisory locks of images: flock(2), and the byte ranges by which QEMU and other programs lock
+//! images (fcntl(2), open file description locks). Not here: the name of the program that has a
+//! lock.
 //!
-//! QEMU has one byte for each permission that it uses, from byte 100 on, and one for each permission that it leaves to no other
-//! program, from byte 200 on. It takes shared locks of its bytes, and then looks whether others have the opposite bytes. POSIX
-//! locks of other programs conflict with open file description locks, too.
+//! QEMU has one byte for each permission that it uses, from byte 100 on, and one for each
+//! permission that it leaves to no other program, from byte 200 on. It takes shared locks of its
+//! bytes, and then looks whether others have the opposite bytes. POSIX locks of other programs
+//! conflict with open file description locks, too.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -48,8 +50,8 @@ pub(crate) enum Use {
     Write,
     /// Reading a part of the image through another device.
     ReadPart,
-    /// Writing a part of the image through another device. Others may write other parts: programs of this kind if they are known
-    /// to be there.
+    /// Writing a part of the image through another device. Others may write other parts: programs
+    /// of this kind if they are known to be there.
     WritePart {
         /// Whether other parts have users.
         has_others: bool,
@@ -63,11 +65,13 @@ enum Kind {
     Exclusive,
 }
 
-/// Locks an open image. Returns whether another program has locked it for writing, which only excludes other writers.
+/// Locks an open image. Returns whether another program has locked it for writing, which only
+/// excludes other writers.
 ///
 /// # Errors
 ///
-/// EBUSY if another program has locked the image. Hosts that cannot lock the file are no error, since locks are advisory.
+/// EBUSY if another program has locked the image. Hosts that cannot lock the file are no error,
+/// since locks are advisory.
 pub(crate) fn lock(file: &OwnedFd, usage: Use) -> Result<bool, Errno> {
     let operation = match usage {
         Use::Write => FlockOperation::NonBlockingLockExclusive,
@@ -76,8 +80,8 @@ pub(crate) fn lock(file: &OwnedFd, usage: Use) -> Result<bool, Errno> {
     if rustix::fs::flock(file, operation) == Err(Errno::WOULDBLOCK) {
         return Err(Errno::BUSY);
     }
-    // Announced before others are looked for, as QEMU does: of two programs that do so at a time, at least one finds the
-    // other.
+    // Announced before others are looked for, as QEMU does: of two programs that do so at a time,
+    // at least one finds the other.
     let is_free = ranges_of(usage).iter().all(|(kind, range)| set(file, *kind, range))
         && !is_locked_against(file, usage);
     if is_free {
@@ -93,13 +97,14 @@ pub(crate) fn lock(file: &OwnedFd, usage: Use) -> Result<bool, Errno> {
     }
 }
 
-/// Turns the lock of an image that is open for reading, which has the lock of [`Use::Read`], into that of [`Use::Write`]. `writer` is
-/// another open file of the image, for writing, which the lock of bytes belongs to; the other belongs to `reader`.
+/// Turns the lock of an image that is open for reading, which has the lock of [`Use::Read`], into
+/// that of [`Use::Write`]. `writer` is another open file of the image, for writing, which the lock
+/// of bytes belongs to; the other belongs to `reader`.
 ///
 /// # Errors
 ///
-/// EBUSY if another program has locked the image. The lock is then still that of a reader, unless another program has taken its own in
-/// between, which is logged.
+/// EBUSY if another program has locked the image. The lock is then still that of a reader, unless
+/// another program has taken its own in between, which is logged.
 pub(crate) fn upgrade(reader: &OwnedFd, writer: &OwnedFd) -> Result<(), Errno> {
     let exclusive = FlockOperation::NonBlockingLockExclusive;
     if rustix::fs::flock(reader, exclusive) == Err(Errno::WOULDBLOCK) {
@@ -108,7 +113,8 @@ pub(crate) fn upgrade(reader: &OwnedFd, writer: &OwnedFd) -> Result<(), Errno> {
         return Err(Errno::BUSY);
     }
     let announced = ranges_of(Use::Write).iter().all(|(kind, range)| set(writer, *kind, range));
-    // The reader's own bytes would be taken for those of another program. Programs that come meanwhile find the writer's.
+    // The reader's own bytes would be taken for those of another program. Programs that come
+    // meanwhile find the writer's.
     unlock_ranges(reader);
     let is_free = announced && !is_locked_against(writer, Use::Write);
     for (kind, range) in ranges_of(Use::Read) {
@@ -122,14 +128,17 @@ pub(crate) fn upgrade(reader: &OwnedFd, writer: &OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Turns the lock of an [upgraded](upgrade) reader into that of a reader, after the writer was closed.
+/// Turns the lock of an [upgraded](upgrade) reader into that of a reader, after the writer was
+/// closed.
 ///
 /// # Errors
 ///
-/// EBUSY if another program has taken the lock in between, and keeps it. The image is then not locked.
+/// EBUSY if another program has taken the lock in between, and keeps it. The image is then not
+/// locked.
 pub(crate) fn downgrade(reader: &OwnedFd) -> Result<(), Errno> {
     for attempt in 1..=DOWNGRADE_ATTEMPTS {
-        // Another program may have it only for its own attempt. Other errors mean that the host has no such locks.
+        // Another program may have it only for its own attempt. Other errors mean that the host has
+        // no such locks.
         match rustix::fs::flock(reader, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) if attempt < DOWNGRADE_ATTEMPTS => {
                 std::thread::sleep(DOWNGRADE_INTERVAL);
@@ -150,9 +159,11 @@ fn say_if_lost(downgraded: Result<(), Errno>) {
     }
 }
 
-/// Ends all locks of an open image, even if a child of this process still has a copy of the descriptor.
+/// Ends all locks of an open image, even if a child of this process still has a copy of the
+/// descriptor.
 pub(crate) fn unlock(file: &OwnedFd) {
-    // These fail if the host cannot lock the file, and in confined processes, whose locks end with the descriptor.
+    // These fail if the host cannot lock the file, and in confined processes, whose locks end with
+    // the descriptor.
     unlock_ranges(file);
     let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
@@ -164,8 +175,8 @@ fn ranges_of(usage: Use) -> Vec<(Kind, Range<u64>)> {
         // As the readers of QEMU that do not share the image with a writer.
         Use::Read => vec![shared(READS), shared(WRITES_ALONE), shared(RESIZES_ALONE)],
         Use::ReadPart => vec![shared(READS)],
-        // Without the byte for writing, the users of other parts are not taken for writers of the whole. QEMU does not write
-        // beside the last byte.
+        // Without the byte for writing, the users of other parts are not taken for writers of the
+        // whole. QEMU does not write beside the last byte.
         Use::WritePart { .. } => vec![shared(WRITES_PART), shared(READS), shared(WRITES_ALONE)],
         // The byte for consistent reads is left out, so that `qemu-img info -U` can read the image.
         Use::Write => vec![
@@ -183,7 +194,8 @@ fn is_locked_against(file: &OwnedFd, usage: Use) -> bool {
     let has_exclusive = || conflicts(Kind::Shared, EVERYTHING);
     let has = |byte: u64| conflicts(Kind::Exclusive, byte..byte + 1);
     match usage {
-        // A program that only reads, and shares the image with writers, has no other byte than this one.
+        // A program that only reads, and shares the image with writers, has no other byte than this
+        // one.
         Use::Write => {
             conflicts(Kind::Exclusive, 0..READS)
                 || conflicts(Kind::Shared, READS..READS + 1)
@@ -193,7 +205,8 @@ fn is_locked_against(file: &OwnedFd, usage: Use) -> bool {
             let excluding = [WRITES, RESIZES, READS_ALONE, RESIZES_ALONE];
             has_exclusive() || excluding.into_iter().any(has) || (!has_others && has(WRITES_ALONE))
         }
-        // A shared lock of all bytes is one of a reader. The bytes of QEMU are locked by themselves.
+        // A shared lock of all bytes is one of a reader. The bytes of QEMU are locked by
+        // themselves.
         Use::Read | Use::ReadPart => {
             let is_qemu = |byte: u64| {
                 let found = conflicting(file, Kind::Exclusive, &(byte..byte + 1));
@@ -255,15 +268,16 @@ fn request(kind: i32, range: &Range<u64>) -> libc::flock {
 }
 
 fn control(file: &OwnedFd, command: i32, request: &mut libc::flock) -> Result<(), Errno> {
-    // SAFETY: both commands read one `struct flock`, and may store to it, which lives until the call returns.
+    // SAFETY: both commands read one `struct flock`, and may store to it, which lives until the
+    // call returns.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut *request) } {
         0.. => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
 }
 
-/// A lock of a file or device that has the bytes of another device, such as the file of a loop device. It excludes programs
-/// that use it as a whole, and not those that use other parts of it.
+/// A lock of a file or device that has the bytes of another device, such as the file of a loop
+/// device. It excludes programs that use it as a whole, and not those that use other parts of it.
 #[derive(Debug)]
 pub struct PartLock {
     file: OwnedFd,
@@ -272,8 +286,8 @@ pub struct PartLock {
 }
 
 impl PartLock {
-    /// Locks the file or block device at `path`, of which other parts may have users, too. Errors: EBUSY if another program uses
-    /// the whole of it.
+    /// Locks the file or block device at `path`, of which other parts may have users, too. Errors:
+    /// EBUSY if another program uses the whole of it.
     pub fn take(path: &Path, read_only: bool, has_others: bool) -> Result<Self> {
         let failed = |errno: Errno| Error::Open { path: path.into(), errno: errno.raw_os_error() };
         let file = open(path).map_err(failed)?;
@@ -297,14 +311,14 @@ impl Drop for PartLock {
     }
 }
 
-/// Returns whether another program has locked the file or block device at `path` in any way that a writer of all of it must
-/// respect. One that cannot be opened counts as not locked.
+/// Returns whether another program has locked the file or block device at `path` in any way that a
+/// writer of all of it must respect. One that cannot be opened counts as not locked.
 pub fn is_locked(path: &Path) -> bool {
     is_locked_for(path, FlockOperation::NonBlockingLockExclusive, Use::Write)
 }
 
-/// Returns whether another program has locked the file or block device at `path` as a whole, which a writer of a part of it must
-/// respect. One that cannot be opened counts as not locked.
+/// Returns whether another program has locked the file or block device at `path` as a whole, which
+/// a writer of a part of it must respect. One that cannot be opened counts as not locked.
 pub fn is_locked_as_whole(path: &Path) -> bool {
     let usage = Use::WritePart { has_others: true };
     is_locked_for(path, FlockOperation::NonBlockingLockShared, usage)

@@ -71,7 +71,8 @@ impl MemoryDevice {
         Self::shared(Arc::new(contents))
     }
 
-    /// Creates a device with shared `contents`. The first write copies them, if they have other references.
+    /// Creates a device with shared `contents`. The first write copies them, if they have other
+    /// references.
     pub fn shared(contents: Arc<Vec<u8>>) -> Self {
         let size = contents.len() as u64;
         Self { contents: RwLock::new(Contents::new(contents)), size }

@@ -23,15 +23,17 @@ use crate::{BlockDevice, SharedDevice};
 pub struct OpenDevice {
     /// Refuse all writes, and allow other readers of the image.
     pub read_only: bool,
-    /// Claim a block device that is opened for writing, so that the host cannot mount it and other exclusive users are
-    /// refused. Off for callers that have the host claim the device in another way.
+    /// Claim a block device that is opened for writing, so that the host cannot mount it and other
+    /// exclusive users are refused. Off for callers that have the host claim the device in another
+    /// way.
     pub exclusive: bool,
-    /// Lock the image so that other programs can use other parts of it. For callers that make sure that no other program uses
-    /// theirs.
+    /// Lock the image so that other programs can use other parts of it. For callers that make sure
+    /// that no other program uses theirs.
     pub shares_other_parts: bool,
     /// The part of the image to open.
     pub part: Part,
-    /// Whether a partition may end after the image does. Then the part ends there. For reading only.
+    /// Whether a partition may end after the image does. Then the part ends there. For reading
+    /// only.
     pub incomplete: bool,
     /// The threads that do I/O.
     pub backend: Backend,
@@ -88,12 +90,12 @@ pub enum Part {
     Partition(u32),
 }
 
-/// The threads that do I/O for bios whose submitter does not wait for them. A submitter that waits always does the I/O
-/// itself.
+/// The threads that do I/O for bios whose submitter does not wait for them. A submitter that waits
+/// always does the I/O itself.
 ///
-/// Measured with readahead two readahead windows ahead of a reader that copies all data once (2 cores,
-/// Linux 6.18; medians in GiB/s, readahead windows of 1 MiB; random reads of 4 KiB in batches of 32, in
-/// thousands per second):
+/// Measured with readahead two readahead windows ahead of a reader that copies all data once (2
+/// cores, Linux 6.18; medians in GiB/s, readahead windows of 1 MiB; random reads of 4 KiB in
+/// batches of 32, in thousands per second):
 ///
 /// | | submitter | 1 thread | 4 threads | io_uring |
 /// |---|---|---|---|---|
@@ -102,8 +104,8 @@ pub enum Part {
 /// | file on disk, sequential | 2.3 | 1.9 | 2.3 | 2.4 |
 /// | file on disk, random | 9 | 5 | 15 | 14 |
 ///
-/// Reads from the host's cache are copies. A ring's thread does them one after the other, while several threads use
-/// all processors. So threads are the default.
+/// Reads from the host's cache are copies. A ring's thread does them one after the other, while
+/// several threads use all processors. So threads are the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
     /// A few threads with system calls, started by the first bio that no submitter waits for.
@@ -126,8 +128,8 @@ pub fn open(path: impl AsRef<Path>, options: OpenDevice) -> Result<SharedDevice>
     Image::open(path.as_ref(), options)?.device()
 }
 
-/// Returns whether the host refuses all writes to the file or block device at `path`: the device, or the file
-/// system that holds the file, is read-only.
+/// Returns whether the host refuses all writes to the file or block device at `path`: the device,
+/// or the file system that holds the file, is read-only.
 pub fn is_write_protected(path: &Path) -> Result<bool> {
     let failed = |errno: Errno| Error::Open { path: path.into(), errno: errno.raw_os_error() };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -140,8 +142,8 @@ pub fn is_write_protected(path: &Path) -> Result<bool> {
     Ok(host.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// A file or block device that is open but was not read yet. A program that does not trust its contents can drop its
-/// privileges before it reads them.
+/// A file or block device that is open but was not read yet. A program that does not trust its
+/// contents can drop its privileges before it reads them.
 #[derive(Debug)]
 pub struct Image {
     file: Arc<FileDevice>,
@@ -165,7 +167,8 @@ impl Image {
         (&self.file, self.options)
     }
 
-    /// Returns whether another program than Bifolio had locked the image for writing when it was opened for reading.
+    /// Returns whether another program than Bifolio had locked the image for writing when it was
+    /// opened for reading.
     pub fn is_written_elsewhere(&self) -> bool {
         self.file.is_written_elsewhere()
     }
@@ -175,8 +178,9 @@ impl Image {
         Arc::get_mut(&mut self.file).expect("the device was not started").hold(locks);
     }
 
-    /// Returns the requested part for reading. Returns `None` if that is the whole file, or if the file is another container,
-    /// whose contents have other positions. Reads what [`device`](Self::device) reads.
+    /// Returns the requested part for reading. Returns `None` if that is the whole file, or if the
+    /// file is another container, whose contents have other positions. Reads what
+    /// [`device`](Self::device) reads.
     pub fn part(&self) -> Result<Option<Slice>> {
         let device: SharedDevice = Arc::clone(&self.file) as _;
         let contents = container::unpack(Arc::clone(&device), true)?;
@@ -186,9 +190,10 @@ impl Image {
         self.options.part_of(&device, self.file.sector_size())
     }
 
-    /// Returns the device for the requested part. This reads the beginning of the image, and may read a partition
-    /// table. An Android sparse image is opened as the image that it contains. Errors: `Unsupported` if an Android
-    /// sparse image is opened for writing, or if the image of the requested partition is in another container.
+    /// Returns the device for the requested part. This reads the beginning of the image, and may
+    /// read a partition table. An Android sparse image is opened as the image that it contains.
+    /// Errors: `Unsupported` if an Android sparse image is opened for writing, or if the image of
+    /// the requested partition is in another container.
     pub fn device(self) -> Result<SharedDevice> {
         let sector_size = self.file.sector_size();
         let device = start(self.file, self.options.backend);

@@ -15,9 +15,10 @@ use crate::{Bio, BioOperation, BlockDevice, Segment, SharedDevice, everything_fr
 
 /// A copy-on-write layer over `base`, which is never written to.
 ///
-/// Written data is kept in blocks. If a write covers only a part of a new block, its submit reads the rest from the
-/// base first. Until the first write, every bio is passed on to the base. If one bio reads both written and other
-/// blocks, it fails if the base fails, even where the base's data is not used.
+/// Written data is kept in blocks. If a write covers only a part of a new block, its submit reads
+/// the rest from the base first. Until the first write, every bio is passed on to the base. If one
+/// bio reads both written and other blocks, it fails if the base fails, even where the base's data
+/// is not used.
 #[derive(Debug)]
 pub struct OverlayDevice {
     base: SharedDevice,
@@ -28,8 +29,9 @@ pub struct OverlayDevice {
     blocks: Arc<RwLock<StoredBlocks>>,
     /// Whether a write was refused for lack of memory.
     was_full: AtomicBool,
-    /// Serializes writers, since two of them might write parts of one block. A separate lock: the holder reads from the
-    /// base, and the ends of these reads may have to wait for ends of other reads, which take the lock of the blocks.
+    /// Serializes writers, since two of them might write parts of one block. A separate lock: the
+    /// holder reads from the base, and the ends of these reads may have to wait for ends of other
+    /// reads, which take the lock of the blocks.
     writer: Mutex<()>,
 }
 
@@ -40,9 +42,9 @@ type Numbered = (u64, Box<[u8]>);
 /// The blocks in memory by their number.
 type StoredBlocks = BTreeMap<u64, Stored>;
 
-/// The contents of a block, without the repetitions of its last word. Blocks that come from holes of an image file, or from
-/// chunks of a sparse image that are filled with one word, take little memory, and others at most a word more than their size:
-/// a small image cannot make a layer large.
+/// The contents of a block, without the repetitions of its last word. Blocks that come from holes
+/// of an image file, or from chunks of a sparse image that are filled with one word, take little
+/// memory, and others at most a word more than their size: a small image cannot make a layer large.
 #[derive(Clone, Debug)]
 struct Stored(Box<[u8]>);
 
@@ -122,20 +124,22 @@ impl OverlayDevice {
         self.blocks.read().contains_key(&number)
     }
 
-    /// Returns the size of the written blocks, in bytes. Blocks that end with many equal words take less memory.
+    /// Returns the size of the written blocks, in bytes. Blocks that end with many equal words take
+    /// less memory.
     pub fn bytes_used(&self) -> u64 {
         self.blocks.read().len() as u64 * u64::from(self.block_size.bytes())
     }
 
-    /// Removes the blocks that were written from the layer, and returns their contents by their number.
+    /// Removes the blocks that were written from the layer, and returns their contents by their
+    /// number.
     pub fn take_blocks(&self) -> OverlayBlocks {
         let _writer = self.writer.lock();
         let blocks = std::mem::take(&mut *self.blocks.write());
         blocks.iter().map(|(number, block)| (*number, block.to_block(self.block_size))).collect()
     }
 
-    /// Writes whole blocks: all of them or none. Errors: `InvalidArgument` if a block has another size than this layer's
-    /// blocks or lies past the end of the device, ENOSPC without room.
+    /// Writes whole blocks: all of them or none. Errors: `InvalidArgument` if a block has another
+    /// size than this layer's blocks or lies past the end of the device, ENOSPC without room.
     pub fn put_blocks(&self, new: OverlayBlocks) -> Result<()> {
         let blocks_max = self.block_size.blocks_for(self.base.size());
         let fits = |(number, block): (u64, &[u8])| {
@@ -171,8 +175,8 @@ impl OverlayDevice {
         range.start >> shift..self.block_size.blocks_for(range.end)
     }
 
-    /// Ends a read if the layer has all of its blocks. Otherwise returns the bio, to be submitted to the base. Its end
-    /// then copies the layer's blocks over the base's data.
+    /// Ends a read if the layer has all of its blocks. Otherwise returns the bio, to be submitted
+    /// to the base. Its end then copies the layer's blocks over the base's data.
     fn read(&self, mut bio: Bio) -> Option<Bio> {
         let Ok(range) = bio.range_within(self.base.size()) else { return Some(bio) };
         let touched = self.blocks_of(&range);
@@ -237,8 +241,8 @@ impl OverlayDevice {
         Ok(())
     }
 
-    /// Checks that there is room for the blocks of `range`. Reads from the base the blocks that `range` covers only in
-    /// part and that were not written yet: the first, the last or both.
+    /// Checks that there is room for the blocks of `range`. Reads from the base the blocks that
+    /// `range` covers only in part and that were not written yet: the first, the last or both.
     fn missing_edges(
         &self,
         range: &Range<u64>,

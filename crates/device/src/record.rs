@@ -1,11 +1,12 @@
 //! A device that records all writes and flushes, and rebuilds the contents that a crash may leave.
 //!
-//! A write is durable if it succeeded before the start of a flush that succeeded. Of all other submitted
-//! writes, any sectors may be on the device. A failed flush makes nothing durable, and neither does a later
-//! flush for the same writes, since a host forgets writes that it could not make durable.
+//! A write is durable if it succeeded before the start of a flush that succeeded. Of all other
+//! submitted writes, any sectors may be on the device. A failed flush makes nothing durable, and
+//! neither does a later flush for the same writes, since a host forgets writes that it could not
+//! make durable.
 //!
-//! Several devices can share one recording, in which their bytes follow each other. A flush of one device
-//! makes no writes to other devices durable.
+//! Several devices can share one recording, in which their bytes follow each other. A flush of one
+//! device makes no writes to other devices durable.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -84,8 +85,8 @@ impl RecordDevice {
         Self { inner, part: 0, start: 0, before, events: Arc::default() }
     }
 
-    /// Records a device that begins with the contents of `before`, which is never written to: what is written is kept in memory.
-    /// `wrap` can add a device between it and the recorder.
+    /// Records a device that begins with the contents of `before`, which is never written to: what
+    /// is written is kept in memory. `wrap` can add a device between it and the recorder.
     pub fn over_layer(
         before: SharedDevice,
         wrap: impl FnOnce(SharedDevice) -> SharedDevice,
@@ -157,7 +158,8 @@ impl BlockDevice for RecordDevice {
             if bio.operation() == BioOperation::Write && bio.range_within(self.size()).is_ok() {
                 let index = self.record_write(bio.offset(), bio.to_vec());
                 let events = Arc::clone(&self.events);
-                // Recorded before the submitter's completion function, so that its next flush comes later.
+                // Recorded before the submitter's completion function, so that its next flush comes
+                // later.
                 bio.before_end(move |result| {
                     result.inspect(|()| events.lock().push(Event::Ended(index)))
                 });
@@ -206,9 +208,10 @@ impl Recording {
         flushes.filter(|(_, event)| matches!(event, Event::Flushed(_))).map(|one| one.0).collect()
     }
 
-    /// Returns the writes and flushes that have succeeded, as a list in which a flush makes exactly the writes before it
-    /// durable: each write comes before the first flush that makes it durable, and the writes that are never durable come
-    /// last. Otherwise the order is that of submission. With each item comes the point at which it is certain.
+    /// Returns the writes and flushes that have succeeded, as a list in which a flush makes exactly
+    /// the writes before it durable: each write comes before the first flush that makes it durable,
+    /// and the writes that are never durable come last. Otherwise the order is that of submission.
+    /// With each item comes the point at which it is certain.
     pub fn completed(&self) -> Vec<(usize, Completed<'_>)> {
         let item =
             |write: usize, point| Some((point, Completed::Write(self.events[write].submitted()?)));
@@ -248,8 +251,8 @@ impl Recording {
         self.writes(point).filter(|(_, durable)| !durable).map(|(write, _)| write).collect()
     }
 
-    /// Returns the contents after a crash at `point`, like [`Replay::image`]. Of the writes that were not durable, only
-    /// the sectors for which `keep` returns true are applied.
+    /// Returns the contents after a crash at `point`, like [`Replay::image`]. Of the writes that
+    /// were not durable, only the sectors for which `keep` returns true are applied.
     pub fn image(&self, point: usize, keep: impl FnMut(&RecordedWrite, u64) -> bool) -> Vec<u8> {
         Replay::new(self).image(point, keep)
     }
@@ -280,7 +283,8 @@ impl Event {
         }
     }
 
-    /// Returns the event at which a flush was started that has ended now, and whether it has succeeded.
+    /// Returns the event at which a flush was started that has ended now, and whether it has
+    /// succeeded.
     fn ended_flush(&self) -> Option<(usize, bool)> {
         match self {
             Self::Flushed(start) => Some((*start, true)),
@@ -298,16 +302,18 @@ impl Event {
     }
 }
 
-/// Marks the writes as durable that successful flushes in `passed` cover. Writes that a failed flush covers never
-/// become durable. `known_to` is, for each device, the event up to which this was decided before.
+/// Marks the writes as durable that successful flushes in `passed` cover. Writes that a failed
+/// flush covers never become durable. `known_to` is, for each device, the event up to which this
+/// was decided before.
 fn mark_durable(events: &[Event], passed: &[Event], known_to: &mut [usize], durable: &mut [bool]) {
     for (start, has_succeeded) in passed.iter().filter_map(Event::ended_flush) {
         newly_covered(events, start, known_to).for_each(|write| durable[write] = has_succeeded);
     }
 }
 
-/// Returns the writes, by the events of their submission, that a flush covers and no flush before it has covered. The flush
-/// was started at the event `start`. `known_to` is, for each device, the event up to which writes were covered before.
+/// Returns the writes, by the events of their submission, that a flush covers and no flush before
+/// it has covered. The flush was started at the event `start`. `known_to` is, for each device, the
+/// event up to which writes were covered before.
 fn newly_covered<'e>(
     events: &'e [Event],
     start: usize,
@@ -324,14 +330,15 @@ fn newly_covered<'e>(
     ended.filter(move |write| events[*write].part() == part)
 }
 
-/// Rebuilds the contents after crashes at points in ascending order: durable writes are applied only once.
+/// Rebuilds the contents after crashes at points in ascending order: durable writes are applied
+/// only once.
 #[derive(Debug)]
 pub struct Replay<'r> {
     recording: &'r Recording,
     /// Whether each write, by its event index, is durable at `point`.
     durable: Vec<bool>,
-    /// The contents after the first `in_base` events, whose writes are all durable: a layer over the first contents, since
-    /// most recordings change a small part of the device.
+    /// The contents after the first `in_base` events, whose writes are all durable: a layer over
+    /// the first contents, since most recordings change a small part of the device.
     base: Arc<OverlayDevice>,
     /// The number of events whose writes are in `base`.
     in_base: usize,
@@ -349,10 +356,10 @@ impl<'r> Replay<'r> {
         Self { recording, durable, base, in_base: 0, point: 0, known_to: [0; PARTS] }
     }
 
-    /// Returns the contents after a crash at `point`. Of the writes that were not durable, only the sectors for which
-    /// `keep` returns true are applied. Its arguments are the write and the index of the sector in the write. Writes
-    /// are applied in the order of their submission. Another order would leave the same contents as a crash that lost
-    /// the later write.
+    /// Returns the contents after a crash at `point`. Of the writes that were not durable, only the
+    /// sectors for which `keep` returns true are applied. Its arguments are the write and the index
+    /// of the sector in the write. Writes are applied in the order of their submission. Another
+    /// order would leave the same contents as a crash that lost the later write.
     pub fn image(
         &mut self,
         point: usize,
@@ -369,8 +376,8 @@ impl<'r> Replay<'r> {
         image
     }
 
-    /// Returns the contents of [`image`](Self::image) as a writable device. The device shares memory with the replay:
-    /// the next call copies the changed blocks if the device still exists.
+    /// Returns the contents of [`image`](Self::image) as a writable device. The device shares
+    /// memory with the replay: the next call copies the changed blocks if the device still exists.
     pub fn device(
         &mut self,
         point: usize,
@@ -458,7 +465,8 @@ impl<'r> Replay<'r> {
     }
 }
 
-/// The contents after a crash, as layers of changed blocks over the contents before the first event.
+/// The contents after a crash, as layers of changed blocks over the contents before the first
+/// event.
 #[derive(Clone, Debug)]
 pub struct RebuiltDevice {
     before: SharedDevice,
@@ -475,7 +483,8 @@ impl RebuiltDevice {
         Arc::clone(&self.device) as SharedDevice
     }
 
-    /// Returns a device with the current contents, which no write changes. It copies only changed blocks.
+    /// Returns a device with the current contents, which no write changes. It copies only changed
+    /// blocks.
     pub fn snapshot(&self) -> SharedDevice {
         Arc::new(self.device.copy())
     }
@@ -485,8 +494,8 @@ impl RebuiltDevice {
         &self.before
     }
 
-    /// Calls `visit` with the number and the contents of each block of [`BLOCK`](Self::BLOCK) bytes that may differ from the
-    /// contents before.
+    /// Calls `visit` with the number and the contents of each block of [`BLOCK`](Self::BLOCK) bytes
+    /// that may differ from the contents before.
     pub fn for_each_changed(&self, mut visit: impl FnMut(u64, &[u8])) {
         self.durable.for_each_written(|number, block| {
             if !self.device.is_written(number) {

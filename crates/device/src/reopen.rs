@@ -1,5 +1,6 @@
-//! Opening an image for writing that is open for reading already, in another process: the descriptor is passed to the process that
-//! reads the image, which may have no right to open files. Not here: the other users of the image's host devices.
+//! Opening an image for writing that is open for reading already, in another process: the
+//! descriptor is passed to the process that reads the image, which may have no right to open files.
+//! Not here: the other users of the image's host devices.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,12 +14,14 @@ use crate::lock;
 use crate::open::Image;
 use crate::{OpenDevice, SharedDevice};
 
-/// An image that is open for reading, and how to open it for writing. Processes that were forked since can each use it.
+/// An image that is open for reading, and how to open it for writing. Processes that were forked
+/// since can each use it.
 #[derive(Debug)]
 pub struct Reopen {
     /// The path for messages.
     path: PathBuf,
-    /// The file that is open for reading. It has the lock, also for the one that is open for writing.
+    /// The file that is open for reading. It has the lock, also for the one that is open for
+    /// writing.
     reader: OwnedFd,
     options: OpenDevice,
     properties: Properties,
@@ -38,12 +41,13 @@ impl Reopen {
         &self.path
     }
 
-    /// Opens the image for writing, and makes the lock that of a writer. This is the same file or device, whatever its path leads
-    /// to by now.
+    /// Opens the image for writing, and makes the lock that of a writer. This is the same file or
+    /// device, whatever its path leads to by now.
     ///
     /// # Errors
     ///
-    /// EBUSY if another program uses the image, EROFS if the host refuses all writes to it. The lock is then that of a reader.
+    /// EBUSY if another program uses the image, EROFS if the host refuses all writes to it. The
+    /// lock is then that of a reader.
     pub fn open(&self) -> Result<OwnedFd> {
         self.open_file().map_err(|errno| failed(&self.path, errno))
     }
@@ -60,8 +64,8 @@ impl Reopen {
         Ok(writer)
     }
 
-    /// Returns the device of `writer`, which another process has opened by [`open`](Self::open). This reads what
-    /// [`Image::device`] reads. Keeps the lock as long as the device.
+    /// Returns the device of `writer`, which another process has opened by [`open`](Self::open).
+    /// This reads what [`Image::device`] reads. Keeps the lock as long as the device.
     pub fn device(&self, writer: OwnedFd) -> Result<SharedDevice> {
         let reader = rustix::io::fcntl_dupfd_cloexec(&self.reader, 3);
         let reader = reader.map_err(|errno| failed(&self.path, errno))?;
@@ -70,11 +74,13 @@ impl Reopen {
         Image::of_file(file, self.options).device()
     }
 
-    /// Makes the lock that of a reader again, after everything that was opened for writing was closed.
+    /// Makes the lock that of a reader again, after everything that was opened for writing was
+    /// closed.
     ///
     /// # Errors
     ///
-    /// EBUSY if another program has locked the image in between, and keeps it. It may then change the image.
+    /// EBUSY if another program has locked the image in between, and keeps it. It may then change
+    /// the image.
     pub fn give_up(&self) -> Result<()> {
         lock::downgrade(&self.reader).map_err(|errno| failed(&self.path, errno))
     }

@@ -1,4 +1,5 @@
-//! A part of a device as a device of its own: a partition, or an image that begins inside of a larger file.
+//! A part of a device as a device of its own: a partition, or an image that begins inside of a
+//! larger file.
 
 use std::ops::Range;
 
@@ -45,8 +46,9 @@ impl Slice {
         self.start..self.start + self.size
     }
 
-    /// Returns where the range of `length` bytes at `offset` begins on the device. Returns `None` unless it is within the
-    /// part. The only place that computes positions on the device: whoever mounts a partition has the whole disk open.
+    /// Returns where the range of `length` bytes at `offset` begins on the device. Returns `None`
+    /// unless it is within the part. The only place that computes positions on the device: whoever
+    /// mounts a partition has the whole disk open.
     fn locate(&self, offset: DeviceOffset, length: u64) -> Option<DeviceOffset> {
         let end = offset.0.checked_add(length)?;
         // It does not overflow, since the part is within the device.

@@ -36,8 +36,8 @@ impl Whole {
     }
 }
 
-/// Adds `bio` to `parts`. If it is longer than `length_max` bytes, splits it into parts of this length. Then it ends
-/// with its last part, and fails if any part fails.
+/// Adds `bio` to `parts`. If it is longer than `length_max` bytes, splits it into parts of this
+/// length. Then it ends with its last part, and fails if any part fails.
 pub(crate) fn split(bio: Bio, length_max: u64, parts: &mut Vec<Bio>) {
     // A bio whose range overflows is not split. The device ends it with an error.
     if bio.length() <= length_max || bio.offset().checked_add(bio.length()).is_none() {
@@ -66,9 +66,9 @@ pub(crate) struct Piece {
     pub(crate) offset: DeviceOffset,
 }
 
-/// Adds one bio for each of `pieces` to `parts`. The pieces are not empty and ascend without overlap. Bytes of `bio`
-/// that belong to no piece stay as they are. `bio` ends with its last part, at once if there is none, and fails if any
-/// part fails.
+/// Adds one bio for each of `pieces` to `parts`. The pieces are not empty and ascend without
+/// overlap. Bytes of `bio` that belong to no piece stay as they are. `bio` ends with its last part,
+/// at once if there is none, and fails if any part fails.
 pub(crate) fn split_into(bio: Bio, pieces: &[Piece], parts: &mut Vec<Bio>) {
     if pieces.is_empty() {
         return bio.end(Ok(()));
@@ -93,7 +93,8 @@ pub(crate) fn split_into(bio: Bio, pieces: &[Piece], parts: &mut Vec<Bio>) {
 /// Returns the memory of each piece of the bio.
 fn memory_of(bio: &Bio, pieces: &[Piece]) -> Vec<SmallVec<[Segment; 4]>> {
     let mut segments = bio.segments().iter();
-    // The segment that contains the current byte, and the position of its first byte within the bio.
+    // The segment that contains the current byte, and the position of its first byte within the
+    // bio.
     let mut current = segments.next();
     let mut current_start = 0;
     let piece_memory = |piece: &Piece| {
@@ -108,8 +109,8 @@ fn memory_of(bio: &Bio, pieces: &[Piece]) -> Vec<SmallVec<[Segment; 4]>> {
                 continue;
             }
             let length = segment_end.min(end) - at;
-            // SAFETY: pieces do not overlap. The memory is not accessed through the whole, which ends
-            // after all of its parts.
+            // SAFETY: pieces do not overlap. The memory is not accessed through the whole, which
+            // ends after all of its parts.
             memory.push(unsafe { segment.part((at - current_start) as usize, length as usize) });
             at += length;
         }
@@ -125,8 +126,8 @@ mod tests {
     use std::ptr::NonNull;
     use std::sync::mpsc;
 
-    /// Reads 1000 bytes at byte 100 into segments of these lengths, in parts of 64 bytes, in reverse order. Drops parts
-    /// for which `drops` returns true.
+    /// Reads 1000 bytes at byte 100 into segments of these lengths, in parts of 64 bytes, in
+    /// reverse order. Drops parts for which `drops` returns true.
     fn read(lengths: &[usize], drops: impl Fn(usize) -> bool) -> (Vec<u8>, Result<(), i32>) {
         let device = MemoryDevice::new((0..2000).map(|at| (at % 251) as u8).collect());
         let mut memory = vec![0u8; 1000];

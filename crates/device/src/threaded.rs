@@ -12,15 +12,15 @@ use crate::split::split;
 use crate::worker::Worker;
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// The size of the parts into which longer bios are split, so that several threads share them. Copying a part takes
-/// longer than waking a thread.
+/// The size of the parts into which longer bios are split, so that several threads share them.
+/// Copying a part takes longer than waking a thread.
 const PART_BYTES: u64 = 512 * 1024;
 
 /// A device with a few threads for I/O.
 ///
-/// If the submitter waits for a bio, it does the bio itself, which is faster than waking another thread. If
-/// the queue is full, the submitter also does the bio itself. This limits fast submitters.
-/// Dropping the device waits for all queued bios.
+/// If the submitter waits for a bio, it does the bio itself, which is faster than waking another
+/// thread. If the queue is full, the submitter also does the bio itself. This limits fast
+/// submitters. Dropping the device waits for all queued bios.
 #[derive(Debug)]
 pub struct ThreadedDevice {
     inner: SharedDevice,

@@ -1,7 +1,8 @@
 //! A file device that submits bios to the kernel through io_uring.
 //!
-//! One thread owns the ring: it submits all bios that other threads have queued in one batch, and completes them. So a
-//! submitter never waits, the ring needs no lock, and requests survive the thread that submitted them.
+//! One thread owns the ring: it submits all bios that other threads have queued in one batch, and
+//! completes them. So a submitter never waits, the ring needs no lock, and requests survive the
+//! thread that submitted them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,10 +26,11 @@ const SEGMENTS_PER_REQUEST_MAX: usize = 1024;
 
 /// A [`FileDevice`] that uses io_uring.
 ///
-/// At most `depth` requests are in flight in the kernel, and as many are queued. The submitter does further
-/// requests itself, and also requests that it waits for. Dropping the device waits for all submitted requests. If the
-/// host forbids `io_uring_enter` later, as a filter on system calls does, submitters do all requests themselves from
-/// then on. If that happens while requests are in flight in the kernel, the program is aborted.
+/// At most `depth` requests are in flight in the kernel, and as many are queued. The submitter does
+/// further requests itself, and also requests that it waits for. Dropping the device waits for all
+/// submitted requests. If the host forbids `io_uring_enter` later, as a filter on system calls
+/// does, submitters do all requests themselves from then on. If that happens while requests are in
+/// flight in the kernel, the program is aborted.
 #[derive(Debug)]
 pub struct UringDevice {
     file: Arc<FileDevice>,
@@ -55,8 +57,8 @@ struct State {
 }
 
 impl UringDevice {
-    /// Creates a ring for `depth` requests to `file`, from 1 to 4096. Errors: those of the host, if io_uring is
-    /// missing or forbidden.
+    /// Creates a ring for `depth` requests to `file`, from 1 to 4096. Errors: those of the host, if
+    /// io_uring is missing or forbidden.
     pub fn new(file: Arc<FileDevice>, depth: usize) -> io::Result<Self> {
         let depth = depth.clamp(1, 4096);
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
@@ -127,11 +129,13 @@ struct Ring {
     shared: Arc<Shared>,
     file: Arc<FileDevice>,
     depth: usize,
-    /// The requests, by the user data of their completions. Their vectors are on the heap and do not move.
+    /// The requests, by the user data of their completions. Their vectors are on the heap and do
+    /// not move.
     in_flight: Vec<Option<InFlight>>,
     /// The free indices of `in_flight`.
     free: Vec<usize>,
-    /// The user data of the prepared entries that the kernel has not consumed yet, the oldest first.
+    /// The user data of the prepared entries that the kernel has not consumed yet, the oldest
+    /// first.
     prepared: VecDeque<u64>,
     /// The buffer for reads of the wake-up counter.
     woken: Box<u64>,
@@ -141,8 +145,8 @@ struct Ring {
     warned: bool,
 }
 
-/// Aborts the program if the ring's thread panics, since the kernel may still write to memory that unwinding would
-/// free.
+/// Aborts the program if the ring's thread panics, since the kernel may still write to memory that
+/// unwinding would free.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -202,7 +206,8 @@ impl Ring {
         let unsubmitted: Vec<_> =
             prepared.into_iter().filter_map(|index| self.remove_prepared(index)).collect();
         if self.free.len() < self.depth {
-            // The kernel may access the memory of the other requests at any time, and there will be no completion.
+            // The kernel may access the memory of the other requests at any time, and there will be
+            // no completion.
             tracing::error!("io_uring has lost requests");
             std::process::abort();
         }
@@ -234,13 +239,15 @@ impl Ring {
         self.prepared.drain(..self.prepared.len() - left);
     }
 
-    /// Moves queued bios to the ring while it has room. Returns whether the device is being dropped.
+    /// Moves queued bios to the ring while it has room. Returns whether the device is being
+    /// dropped.
     fn start_queued(&mut self) -> bool {
         loop {
             let mut state = self.shared.state.lock();
             let room = self.free.len().min(state.queue.len());
             let bios: Vec<Bio> = state.queue.drain(..room).collect();
-            // If bios are left and there is no room, the next completion leads to the next call of this function.
+            // If bios are left and there is no room, the next completion leads to the next call of
+            // this function.
             state.sleeping = state.queue.is_empty() && bios.is_empty();
             let stopping = state.stopping;
             drop(state);
@@ -290,7 +297,8 @@ impl Ring {
         self.prepared.push_back(entry.get_user_data());
     }
 
-    /// Submits the prepared requests and waits for a completion. Fails if the ring cannot be entered any more.
+    /// Submits the prepared requests and waits for a completion. Fails if the ring cannot be
+    /// entered any more.
     fn enter(&mut self) -> io::Result<()> {
         loop {
             let entered = self.ring.submit_and_wait(1);
@@ -302,7 +310,8 @@ impl Ring {
                 Some(Errno::BUSY | Errno::AGAIN) if !self.ring.completion().is_empty() => {
                     return Ok(());
                 }
-                // Temporarily out of memory. Requests in flight must not be abandoned, so try again.
+                // Temporarily out of memory. Requests in flight must not be abandoned, so try
+                // again.
                 Some(Errno::BUSY | Errno::AGAIN | Errno::NOMEM) => {
                     if !std::mem::replace(&mut self.warned, true) {
                         tracing::warn!(%error, "io_uring_enter failed, and is retried");

@@ -3,9 +3,10 @@
 use std::io;
 use std::thread::{self, JoinHandle, ThreadId};
 
-/// A thread. Dropping this waits for its end, except on the thread itself: the last reference to a device
-/// may be dropped in the completion function of a bio, which runs on the device's own thread. The owner must make the thread
-/// end before it drops this, also if creating the owner fails.
+/// A thread. Dropping this waits for its end, except on the thread itself: the last reference to a
+/// device may be dropped in the completion function of a bio, which runs on the device's own
+/// thread. The owner must make the thread end before it drops this, also if creating the owner
+/// fails.
 #[derive(Debug)]
 pub struct Worker(Option<JoinHandle<()>>);
 
@@ -27,8 +28,8 @@ impl Drop for Worker {
     }
 }
 
-/// The threads that work on what they took from a queue, for those who wait until all of it is done and dropped. Kept with the
-/// queue, behind its lock.
+/// The threads that work on what they took from a queue, for those who wait until all of it is done
+/// and dropped. Kept with the queue, behind its lock.
 #[derive(Debug, Default)]
 pub struct WorkingThreads(Vec<ThreadId>);
 

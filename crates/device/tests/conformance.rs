@@ -1,5 +1,5 @@
-//! Tests of every kind of device: data agrees with a model, each bio ends exactly once, ranges outside end with EINVAL,
-//! and requests of zero bytes succeed.
+//! Tests of every kind of device: data agrees with a model, each bio ends exactly once, ranges
+//! outside end with EINVAL, and requests of zero bytes succeed.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, mpsc};
@@ -149,7 +149,8 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
     prop::collection::vec(request, 1..12)
 }
 
-/// Splits a batch so that no request overlaps a write of the same batch, since their order would be undefined.
+/// Splits a batch so that no request overlaps a write of the same batch, since their order would be
+/// undefined.
 fn without_conflicts(requests: Vec<Request>) -> Vec<Vec<Request>> {
     let mut batches: Vec<Vec<Request>> = vec![Vec::new()];
     for request in requests {
@@ -166,7 +167,8 @@ fn without_conflicts(requests: Vec<Request>) -> Vec<Vec<Request>> {
     batches
 }
 
-/// Submits the batch, waits for all ends, and returns the data that each request has read or written.
+/// Submits the batch, waits for all ends, and returns the data that each request has read or
+/// written.
 fn run(device: &dyn BlockDevice, batch: &[Request]) -> Vec<Vec<u8>> {
     let mut memories: Vec<Vec<u8>> = batch
         .iter()
@@ -398,8 +400,8 @@ fn the_end_of_a_bio_may_drop_the_last_reference_to_the_device() {
             let submitter = std::thread::current().id();
             let end = move |result: Result<(), IoError>| {
                 result.unwrap();
-                // On a thread of the device, waits until `kept` is the last reference. If the submitter does the
-                // work itself, its own reference is the last one.
+                // On a thread of the device, waits until `kept` is the last reference. If the
+                // submitter does the work itself, its own reference is the last one.
                 if std::thread::current().id() != submitter {
                     released.recv().unwrap();
                 }

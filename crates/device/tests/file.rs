@@ -79,7 +79,8 @@ fn the_lock_of_a_dropped_device_ends_while_other_threads_start_programs() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    // With a working directory, the standard library uses fork rather than posix_spawn.
+                    // With a working directory, the standard library uses fork rather than
+                    // posix_spawn.
                     let mut program = std::process::Command::new("true");
                     assert!(program.current_dir("/").status().unwrap().success());
                 }

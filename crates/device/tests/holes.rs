@@ -1,4 +1,5 @@
-//! Tests of the search for data: what a device reports as a hole reads as zeroes, and holes of the file are found.
+//! Tests of the search for data: what a device reports as a hole reads as zeroes, and holes of the
+//! file are found.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -51,7 +52,8 @@ fn ranges(device: &SharedDevice) -> Vec<(u64, u64)> {
     }
 }
 
-/// Checks that the ranges with data have all of `DATA` after `start`, and less than 1 MiB around each.
+/// Checks that the ranges with data have all of `DATA` after `start`, and less than 1 MiB around
+/// each.
 fn check(device: &SharedDevice, start: u64) {
     let ranges = ranges(device);
     let bytes: u64 = ranges.iter().map(|(start, end)| end - start).sum();

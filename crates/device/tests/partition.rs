@@ -39,7 +39,8 @@ fn sfdisk(path: &str, script: &str) -> String {
 /// A partition as (number, first sector, sectors, name).
 type Entry = (u32, u64, u64, String);
 
-/// Returns the entries in an `sfdisk` dump, without extended partitions, which contain no data themselves.
+/// Returns the entries in an `sfdisk` dump, without extended partitions, which contain no data
+/// themselves.
 fn dumped(path: &str, dump: &str) -> Vec<Entry> {
     let value = |line: &str, key: &str| {
         let (_, after) = line.split_once(key)?;
@@ -85,7 +86,8 @@ impl Drop for Loop {
     }
 }
 
-/// Creates a table by `script` with each sector size, and compares the partitions that `sfdisk` and this crate read.
+/// Creates a table by `script` with each sector size, and compares the partitions that `sfdisk` and
+/// this crate read.
 fn check(script: &str, kind: TableKind, count: usize) {
     for size in SectorSize::ALL {
         let file = image(512 * MIB);
@@ -220,7 +222,8 @@ impl Disk {
     }
 }
 
-/// Returns the location and the problem of a table's damage, because of which partitions may be missing.
+/// Returns the location and the problem of a table's damage, because of which partitions may be
+/// missing.
 fn damage(table: &PartitionTable) -> (&'static str, Option<u64>, Problem) {
     match table.damage.clone() {
         Some(Error::Corrupt(corrupt)) => {

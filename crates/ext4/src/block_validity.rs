@@ -1,6 +1,6 @@
-//! Block validity: the blocks that an inode's map may refer to. As in Linux, these are the blocks outside of the
-//! system zones; only the journal's map may refer to the journal's blocks.
-//! Not here: the zones (`system_zones.rs`).
+//! Block validity: the blocks that an inode's map may refer to. As in Linux, these are the blocks
+//! outside of the system zones; only the journal's map may refer to the journal's blocks. Not here:
+//! the zones (`system_zones.rs`).
 
 use std::ops::Range;
 
@@ -19,14 +19,14 @@ pub(crate) struct BlockValidity<'v> {
 }
 
 impl<'v> BlockValidity<'v> {
-    /// Returns a validity that accepts every block of the volume after its superblock. For the consistency check,
-    /// which finds blocks with two owners itself.
+    /// Returns a validity that accepts every block of the volume after its superblock. For the
+    /// consistency check, which finds blocks with two owners itself.
     pub(crate) fn of_any_block(geometry: &'v Geometry) -> Self {
         Self { geometry, fixed: None, journal: None }
     }
 
-    /// Checks a run of blocks that `location` in `structure` refers to. Errors: `Corrupt` if the inode cannot have
-    /// them.
+    /// Checks a run of blocks that `location` in `structure` refers to. Errors: `Corrupt` if the
+    /// inode cannot have them.
     pub(crate) fn check(
         self,
         structure: &'static str,
@@ -42,7 +42,8 @@ impl<'v> BlockValidity<'v> {
         Checker { validity: self, valid: 0..0 }
     }
 
-    /// Returns the range of valid blocks around a block of the volume. Errors: the zone that contains the block.
+    /// Returns the range of valid blocks around a block of the volume. Errors: the zone that
+    /// contains the block.
     fn valid_around(&self, block: FsBlock) -> std::result::Result<Range<u64>, Range<u64>> {
         let mut valid = self.geometry.first_data_block.0 + 1..self.geometry.block_count;
         for zones in [self.fixed, self.journal].into_iter().flatten() {
@@ -91,7 +92,8 @@ impl Checker<'_> {
 impl Core {
     /// Returns the blocks that an inode may have.
     pub(crate) fn block_validity(&self, inode: InodeNumber) -> BlockValidity<'_> {
-        // The journal's own zones are collected by its map, so they cannot be used to check that map.
+        // The journal's own zones are collected by its map, so they cannot be used to check that
+        // map.
         let is_journal = self.superblock().inodes.journal == Some(inode);
         let journal = if is_journal { None } else { Some(self.journal_zones()) };
         BlockValidity { geometry: self.geometry(), fixed: Some(self.fixed_zones()), journal }

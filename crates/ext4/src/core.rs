@@ -13,7 +13,8 @@ use crate::layout::group::GroupDescriptor;
 use crate::layout::zones::Zones;
 use crate::superblock::Superblock;
 
-/// The number of inode table blocks that are read together, as in the kernel (`inode_readahead_blks`).
+/// The number of inode table blocks that are read together, as in the kernel
+/// (`inode_readahead_blks`).
 const INODE_READAHEAD_BLOCKS: u64 = 32;
 
 /// The device, superblock and metadata of an open volume.
@@ -63,8 +64,8 @@ impl Core {
         &self.superblock.geometry
     }
 
-    /// Reads a block of metadata that `structure` at `location` refers to. Errors: `Corrupt` if the block is outside
-    /// the volume.
+    /// Reads a block of metadata that `structure` at `location` refers to. Errors: `Corrupt` if the
+    /// block is outside the volume.
     pub fn read_metadata(
         &self,
         block: FsBlock,
@@ -105,8 +106,8 @@ impl Core {
         Ok(descriptor)
     }
 
-    /// Reads the record of an inode, reserved or not, linked or not. Errors: `NotFound` if it was never used or was
-    /// cleared.
+    /// Reads the record of an inode, reserved or not, linked or not. Errors: `NotFound` if it was
+    /// never used or was cleared.
     pub fn inode_record(&self, number: InodeNumber) -> Result<InodeRecord> {
         let (buffer, at, location) = self.raw_inode(number)?;
         let geometry = self.geometry();
@@ -114,8 +115,8 @@ impl Core {
         InodeRecord::parse(bytes, geometry, number, location)
     }
 
-    /// Reads the block with an inode. Returns the block's current contents, the inode's byte position in it, and the
-    /// location for errors.
+    /// Reads the block with an inode. Returns the block's current contents, the inode's byte
+    /// position in it, and the location for errors.
     pub(crate) fn raw_inode(
         &self,
         number: InodeNumber,
@@ -125,8 +126,9 @@ impl Core {
         Ok((self.read_metadata(block, "inode", location)?, at, location))
     }
 
-    /// Starts readahead of the inode table around `block`, which has the inode `number`, if that block is not in
-    /// memory. Inodes of one directory are adjacent. Inodes that were never used are not read.
+    /// Starts readahead of the inode table around `block`, which has the inode `number`, if that
+    /// block is not in memory. Inodes of one directory are adjacent. Inodes that were never used
+    /// are not read.
     pub(crate) fn read_inodes_ahead(&self, number: InodeNumber, block: FsBlock) -> Result<()> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_position(number)?;
@@ -143,7 +145,8 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the block with an inode, the inode's byte position in it, and the location for errors.
+    /// Returns the block with an inode, the inode's byte position in it, and the location for
+    /// errors.
     pub(crate) fn inode_location(&self, number: InodeNumber) -> Result<(FsBlock, usize, Location)> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_position(number)?;
@@ -156,9 +159,9 @@ impl Core {
         Ok((block, at, location))
     }
 
-    /// Checks that a reference of `structure` names no file that the format uses itself: the journal, the orphan file, or
-    /// a quota file. Such a file may have an ordinary number. Its blocks are in use while the volume is open, so nothing
-    /// else may change it.
+    /// Checks that a reference of `structure` names no file that the format uses itself: the
+    /// journal, the orphan file, or a quota file. Such a file may have an ordinary number. Its
+    /// blocks are in use while the volume is open, so nothing else may change it.
     pub(crate) fn check_not_special(
         &self,
         structure: &'static str,

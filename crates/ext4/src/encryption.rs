@@ -12,7 +12,8 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 
 impl Inode {
-    /// Returns whether names and targets have to be decrypted. A recovery uses them as they are stored.
+    /// Returns whether names and targets have to be decrypted. A recovery uses them as they are
+    /// stored.
     pub(crate) fn has_encrypted_names(&self) -> bool {
         self.has(InodeFlags::ENCRYPTED) && !self.volume().is_recovering()
     }
@@ -22,7 +23,8 @@ impl Inode {
         self.kind() == FileType::Regular && self.has(InodeFlags::ENCRYPTED)
     }
 
-    /// Returns the cipher of the contents of this encrypted file. Errors: `Unsupported` without the key; `Corrupt`.
+    /// Returns the cipher of the contents of this encrypted file. Errors: `Unsupported` without the
+    /// key; `Corrupt`.
     pub(crate) fn contents_cipher(&self) -> Result<&Arc<Contents>> {
         self.ciphers.contents(self.number(), || {
             if self.has(InodeFlags::INLINE_DATA) {
@@ -34,8 +36,8 @@ impl Inode {
         })
     }
 
-    /// Returns the cipher of the names in this encrypted directory, or of the target of this encrypted symbolic link;
-    /// `None` without the key. Errors: `Corrupt`; `Unsupported`.
+    /// Returns the cipher of the names in this encrypted directory, or of the target of this
+    /// encrypted symbolic link; `None` without the key. Errors: `Corrupt`; `Unsupported`.
     pub(crate) fn names_cipher(&self) -> Result<Option<&Names>> {
         self.ciphers.names(|| {
             let context = self.encryption_context()?;

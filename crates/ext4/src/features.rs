@@ -1,9 +1,10 @@
-//! Feature bits of a volume, by the names that e2fsprogs uses, and lists of the features that can be read and
-//! written.
+//! Feature bits of a volume, by the names that e2fsprogs uses, and lists of the features that can
+//! be read and written.
 
 use base::{Result, Unsupported};
 
-/// The set that a feature belongs to, which decides how a reader treats it if the reader does not know it.
+/// The set that a feature belongs to, which decides how a reader treats it if the reader does not
+/// know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FeatureSet {
     /// Unknown features may be ignored.
@@ -134,8 +135,8 @@ features! {
     Casefold = Incompatible, 17, "casefold";
 }
 
-/// The incompatible features that can be read. If a feature cannot be read in some inodes, these inodes are refused
-/// when they are used.
+/// The incompatible features that can be read. If a feature cannot be read in some inodes, these
+/// inodes are refused when they are used.
 const READABLE: &[Feature] = &[
     Feature::Filetype,
     Feature::NeedsRecovery,
@@ -244,10 +245,11 @@ impl Features {
         Err(Unsupported::Features { names }.into())
     }
 
-    /// Returns the format's name: the oldest of "ext2", "ext3" and "ext4" that has all of the features.
+    /// Returns the format's name: the oldest of "ext2", "ext3" and "ext4" that has all of the
+    /// features.
     pub fn format_name(&self) -> &'static str {
-        // The features of Linux's ext3: sparse_super, large_file and bit 2 (B-tree directories); filetype,
-        // needs_recovery and meta_bg.
+        // The features of Linux's ext3: sparse_super, large_file and bit 2 (B-tree directories);
+        // filetype, needs_recovery and meta_bg.
         const EXT3_READ_ONLY_COMPATIBLE: u32 = 0b111;
         const EXT3_INCOMPATIBLE: u32 = 1 << 1 | 1 << 2 | 1 << 4;
         if self.read_only_compatible & !EXT3_READ_ONLY_COMPATIBLE != 0

@@ -30,8 +30,8 @@ use crate::{Inode, ROOT_INODE};
 pub struct Format {
     /// The device of the journal, if that is external.
     pub journal_device: Option<SharedDevice>,
-    /// The superblock to use. By default it is the first one, or if that is damaged, a copy that is found at a usual
-    /// position.
+    /// The superblock to use. By default it is the first one, or if that is damaged, a copy that is
+    /// found at a usual position.
     pub superblock: Option<SuperblockLocation>,
 }
 
@@ -222,7 +222,8 @@ impl Ext4Inode {
     }
 }
 
-/// Returns this format's inode behind `inode`. Errors: `InvalidArgument` if it belongs to another format.
+/// Returns this format's inode behind `inode`. Errors: `InvalidArgument` if it belongs to another
+/// format.
 fn own(inode: &dyn fs::Inode) -> Result<&Arc<Inode>> {
     let own = inode.as_any().downcast_ref::<Ext4Inode>();
     own.map(|own| &own.inode).ok_or(Error::InvalidArgument("the inode is on another volume"))

@@ -15,12 +15,12 @@ use crate::ondisk::extent;
 
 /// The value of `jnl_backup_type` for a copy of the block map.
 const BACKUP_OF_BLOCKS: u8 = 1;
-/// The maximum number of runs of a journal: one per block of a block map of 4 GiB. A hostile block map can have far
-/// more runs, since it can refer to a few blocks many times.
+/// The maximum number of runs of a journal: one per block of a block map of 4 GiB. A hostile block
+/// map can have far more runs, since it can refer to a few blocks many times.
 pub(crate) const RUNS_MAX: usize = 1 << 20;
 
-/// Returns the block ranges of the internal journal, including those of its map. If the map cannot be read completely,
-/// adds the ranges in the superblock's copy of it.
+/// Returns the block ranges of the internal journal, including those of its map. If the map cannot
+/// be read completely, adds the ranges in the superblock's copy of it.
 pub(crate) fn journal_runs(volume: &Core) -> AllRuns {
     let Some(number) = volume.superblock().inodes.journal else { return AllRuns::default() };
     let mut runs = AllRuns::default();
@@ -92,8 +92,8 @@ pub(crate) fn backup_record(volume: &Core, number: InodeNumber) -> Option<InodeR
     for (bytes, word) in block_area.chunks_exact_mut(4).zip(map) {
         bytes.copy_from_slice(&word.get().to_le_bytes());
     }
-    // The copy has no flags. The root of an extent tree in an inode has space for 4 entries. In a block map that begins
-    // with the same 8 bytes, the second block would be far before the first.
+    // The copy has no flags. The root of an extent tree in an inode has space for 4 entries. In a
+    // block map that begins with the same 8 bytes, the second block would be far before the first.
     let [magic_low, magic_high, _, _, max_low, max_high, ..] = block_area;
     let is_tree = u16::from_le_bytes([magic_low, magic_high]) == extent::MAGIC
         && u16::from_le_bytes([max_low, max_high]) == 4;

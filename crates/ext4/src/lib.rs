@@ -1,9 +1,10 @@
 //! The ext2, ext3 and ext4 formats.
 //!
-//! [`ondisk`] has the layouts. Modules that are named for a structure turn its bytes into validated values. `alloc`,
-//! `map_write`, `data` and `namespace` change the volume in transactions of `journal`, [`jbd2`] has the log, `recovery`
-//! replays it, and `check` finds inconsistencies. [`Volume::open`] opens a device, and the volume returns inodes. All
-//! data from the device is checked before it is used; an inconsistency is a located [`base::Error::Corrupt`].
+//! [`ondisk`] has the layouts. Modules that are named for a structure turn its bytes into validated
+//! values. `alloc`, `map_write`, `data` and `namespace` change the volume in transactions of
+//! `journal`, [`jbd2`] has the log, `recovery` replays it, and `check` finds inconsistencies.
+//! [`Volume::open`] opens a device, and the volume returns inodes. All data from the device is
+//! checked before it is used; an inconsistency is a located [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 
 // Lets the shared test code name this crate as the tests outside do.

@@ -25,8 +25,8 @@ pub(crate) struct MapRoot<'a> {
 }
 
 impl<'a> MapRoot<'a> {
-    /// Returns the root of an inode's map, which may refer to any block of the volume: blocks with two owners are the
-    /// visitor's concern.
+    /// Returns the root of an inode's map, which may refer to any block of the volume: blocks with
+    /// two owners are the visitor's concern.
     pub(crate) fn new(core: &'a Core, record: &'a InodeRecord) -> Self {
         Self {
             inode: record.number,
@@ -46,7 +46,8 @@ pub(crate) trait MapVisitor {
     /// Visits a run of data.
     fn run(&mut self, run: Run);
 
-    /// Visits a valid leaf of an extent tree that is a block, with the range of the file that belongs to it.
+    /// Visits a valid leaf of an extent tree that is a block, with the range of the file that
+    /// belongs to it.
     fn leaf(&mut self, range: Range<FileBlock>) {
         let _ = range;
     }
@@ -55,8 +56,8 @@ pub(crate) trait MapVisitor {
     fn fault(&mut self, error: Error);
 }
 
-/// Visits all blocks and runs of a map, in the order of the file. If the visitor does not continue below the same block
-/// twice, the walk reads each block once.
+/// Visits all blocks and runs of a map, in the order of the file. If the visitor does not continue
+/// below the same block twice, the walk reads each block once.
 pub(crate) fn walk(core: &Core, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
     if root.has_extents {
         walk_extents(core, root, visitor);
@@ -147,7 +148,8 @@ struct PointerWalk<'a> {
 }
 
 impl PointerWalk<'_> {
-    /// Visits a block of pointers of `level`, and all blocks below it. Blocks of level 1 point to data.
+    /// Visits a block of pointers of `level`, and all blocks below it. Blocks of level 1 point to
+    /// data.
     fn tree(&mut self, root: FsBlock, level: u32, start: FileBlock) {
         let geometry = self.core.geometry();
         let per_block = u64::from(geometry.block_size.bytes()) / POINTER_BYTES as u64;

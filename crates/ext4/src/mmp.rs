@@ -1,7 +1,7 @@
-//! Multiple-mount protection: a block of the volume with a sequence number that advances while the volume is
-//! open for writing. By it, other programs and other hosts find the volume in use. The protocol is that of the
-//! kernel's documentation (`filesystems/ext4/mmp.rst`).
-//! Not here: the shutdown of the journal after another host takes the volume (`journal/failure.rs`).
+//! Multiple-mount protection: a block of the volume with a sequence number that advances while the
+//! volume is open for writing. By it, other programs and other hosts find the volume in use. The
+//! protocol is that of the kernel's documentation (`filesystems/ext4/mmp.rst`). Not here: the
+//! shutdown of the journal after another host takes the volume (`journal/failure.rs`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -113,8 +113,8 @@ impl MmpBlock {
     }
 }
 
-/// Parses the block at `location`. `seed` is the seed of the volume's metadata checksums, or `None` if it has none.
-/// Errors: [`Error::Corrupt`].
+/// Parses the block at `location`. `seed` is the seed of the volume's metadata checksums, or `None`
+/// if it has none. Errors: [`Error::Corrupt`].
 pub fn parse(
     bytes: &[u8; size_of::<RawMmp>()],
     seed: Option<u32>,
@@ -154,9 +154,9 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Claims the volume. If the volume was not closed, calls `wait` with a message and a time, twice: another host may
-    /// have it open, or may have crashed. If it was closed, calls `wait` with no time. Errors: `InUse` if another host
-    /// has the volume open.
+    /// Claims the volume. If the volume was not closed, calls `wait` with a message and a time,
+    /// twice: another host may have it open, or may have crashed. If it was closed, calls `wait`
+    /// with no time. Errors: `InUse` if another host has the volume open.
     pub(crate) fn acquire(
         block: MmpBlock,
         mut wait: impl FnMut(&str, Duration) -> Result<()>,
@@ -193,8 +193,8 @@ impl Claim {
         Ok(claim)
     }
 
-    /// Returns a new claim to the volume, which was released with the block `released`. Errors: `InUse` if another host has
-    /// written the block since.
+    /// Returns a new claim to the volume, which was released with the block `released`. Errors:
+    /// `InUse` if another host has written the block since.
     fn claim_again(&self, released: &RawMmp) -> Result<Self> {
         let found = self.block.read()?;
         if found.as_bytes() != released.as_bytes() {
@@ -244,7 +244,8 @@ struct Shared {
 
 struct State {
     claim: Claim,
-    /// The block as it was written when the volume was released for a while. `None` while the volume is claimed.
+    /// The block as it was written when the volume was released for a while. `None` while the
+    /// volume is claimed.
     released: Option<RawMmp>,
     is_stopped: bool,
     /// The error by which the claim was lost.
@@ -318,8 +319,8 @@ impl MmpHold {
         Ok(())
     }
 
-    /// Claims the volume again. Errors: `InUse` if another host has opened it in the meantime, even if it has closed it
-    /// since: what this process has read may be stale. Then the claim is lost.
+    /// Claims the volume again. Errors: `InUse` if another host has opened it in the meantime, even
+    /// if it has closed it since: what this process has read may be stale. Then the claim is lost.
     pub(crate) fn resume(&self) -> Result<()> {
         let mut state = self.0.state.lock();
         if let Some(error) = &state.lost {
@@ -342,8 +343,9 @@ impl MmpHold {
 }
 
 impl Drop for Mmp {
-    /// Stops the thread. Without [`finish`](Self::finish), the volume is left as after a crash: another host that opens
-    /// it waits until it is certain that the sequence number does not advance.
+    /// Stops the thread. Without [`finish`](Self::finish), the volume is left as after a crash:
+    /// another host that opens it waits until it is certain that the sequence number does not
+    /// advance.
     fn drop(&mut self) {
         self.stop();
     }
@@ -352,7 +354,8 @@ impl Drop for Mmp {
 impl Shared {
     fn run(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.renew_until_stopped())).is_err() {
-            // The sequence number does not advance any more, so other hosts may take the volume at any time.
+            // The sequence number does not advance any more, so other hosts may take the volume at
+            // any time.
             let operation = "the thread of multiple-mount protection";
             self.mark_lost(&mut self.state.lock(), Error::Panicked(operation));
         }
@@ -413,7 +416,8 @@ fn store_name(field: &mut [u8], name: &str) {
     field[..length].copy_from_slice(&name.as_bytes()[..length]);
 }
 
-/// Returns the host's name. It is not read from a file, since a confined process has no access to files.
+/// Returns the host's name. It is not read from a file, since a confined process has no access to
+/// files.
 fn node_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -15,7 +15,8 @@ fn block() -> MmpBlock {
     MmpBlock::of(&common::open(image.bytes()).unwrap()).unwrap().unwrap()
 }
 
-/// Claims the volume, and calls `during_wait` instead of waiting. Returns the waiting times in seconds, too.
+/// Claims the volume, and calls `during_wait` instead of waiting. Returns the waiting times in
+/// seconds, too.
 fn acquire(block: &MmpBlock, mut during_wait: impl FnMut()) -> (Result<Claim>, Vec<u64>) {
     let mut waited = Vec::new();
     let claim = Claim::acquire(block.clone(), |_, time| {
@@ -140,7 +141,8 @@ fn a_failed_flush_does_not_lose_the_claim() {
     claim.release().unwrap();
 }
 
-/// A device that loses data at a flush, and reports the loss only to the first caller of flush, as hosts do.
+/// A device that loses data at a flush, and reports the loss only to the first caller of flush, as
+/// hosts do.
 #[derive(Default, Debug)]
 struct LosesData {
     loses_next: AtomicBool,

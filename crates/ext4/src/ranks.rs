@@ -4,8 +4,8 @@ use base::locks::Rank;
 
 /// One inode's delayed blocks while they are allocated or removed.
 pub(crate) const ALLOCATION: Rank = Rank::Format(0);
-/// An open handle of the journal. It is not a lock, but a thread may wait for room in the journal as it waits for a
-/// lock.
+/// An open handle of the journal. It is not a lock, but a thread may wait for room in the journal
+/// as it waits for a lock.
 pub(crate) const TRANSACTION: Rank = Rank::Format(1);
 /// The inodes that share an attribute block or value.
 pub(crate) const SHARED_ATTRIBUTES: Rank = Rank::Format(2);

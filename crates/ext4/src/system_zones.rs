@@ -1,8 +1,9 @@
-//! System zones: the blocks that hold the format's own structures. They are never allocated or freed, even if a
-//! bitmap marks them as free, and no file except the journal has any of them (`block_validity.rs`).
+//! System zones: the blocks that hold the format's own structures. They are never allocated or
+//! freed, even if a bitmap marks them as free, and no file except the journal has any of them
+//! (`block_validity.rs`).
 //!
-//! - Fixed zones: superblock copies, group descriptors and the blocks reserved for more of them, bitmaps, inode
-//!   tables, and the multiple-mount protection block.
+//! - Fixed zones: superblock copies, group descriptors and the blocks reserved for more of them,
+//!   bitmaps, inode tables, and the multiple-mount protection block.
 //! - Journal zones: the blocks of an internal journal, including the blocks of its map.
 //!
 //! Both are collected on first use, and do not change while the volume is open.
@@ -18,16 +19,16 @@ use crate::layout::group::GroupDescriptor;
 use crate::layout::zones::Zones;
 use crate::mmp::MmpBlock;
 
-/// The maximum number of zones in memory, 64 MiB. Volumes of 1 PiB have fewer, unless their metadata was scattered on
-/// purpose.
+/// The maximum number of zones in memory, 64 MiB. Volumes of 1 PiB have fewer, unless their
+/// metadata was scattered on purpose.
 const ZONES_MAX: usize = 1 << 22;
-/// The maximum number of groups whose zones are collected. Volumes with more groups are not written; a hostile image
-/// in a sparse file can have 2^31.
+/// The maximum number of groups whose zones are collected. Volumes with more groups are not
+/// written; a hostile image in a sparse file can have 2^31.
 const GROUPS_MAX: u32 = 1 << 22;
 
 impl Zones {
-    /// Collects the fixed zones of a core. For a descriptor that cannot be read, adds only the blocks at the start
-    /// of its group, since other code cannot find its other blocks either.
+    /// Collects the fixed zones of a core. For a descriptor that cannot be read, adds only the
+    /// blocks at the start of its group, since other code cannot find its other blocks either.
     fn fixed(core: &Core) -> Self {
         let (geometry, mut zones) = (core.geometry(), Self::default());
         if geometry.group_count > GROUPS_MAX {

@@ -1,5 +1,5 @@
-//! Comparison of the consistency check with e2fsck: clean volumes of all kinds have no findings, and on damaged
-//! volumes the check has findings if e2fsck has.
+//! Comparison of the consistency check with e2fsck: clean volumes of all kinds have no findings,
+//! and on damaged volumes the check has findings if e2fsck has.
 
 mod common;
 
@@ -519,7 +519,8 @@ fn damage_to_extent_trees_is_found() {
     churn(mount.path());
     mount.unmount();
     let tree = image.debugfs("ex -n a/prealloc");
-    // A line has "level/levels entry/entries first - last block length". The first node below the root is chosen.
+    // A line has "level/levels entry/entries first - last block length". The first node below the
+    // root is chosen.
     let node = tree.lines().find(|line| line.contains(" 0/ ")).unwrap();
     let node = node.split_whitespace().nth(7).unwrap();
     let other = image.debugfs("blocks a/f1");
@@ -641,7 +642,8 @@ fn the_check_of_a_damaged_volume_ends_soon() {
 /// Fields of the superblock that contradict the features, or name inodes with another use.
 #[test]
 fn contradictions_in_the_superblock_are_found() {
-    // If the second part is true, the kernel does not mount the volume, so that it is not opened for writing either.
+    // If the second part is true, the kernel does not mount the volume, so that it is not opened
+    // for writing either.
     const UUID: &str = "ssv journal_uuid 11111111-1111-1111-1111-111111111111";
     for (options, damages) in [
         (

@@ -1,5 +1,5 @@
-//! Memory use of the recovery of hostile images. The tests measure the peak memory of their process, so they have a
-//! program of their own.
+//! Memory use of the recovery of hostile images. The tests measure the peak memory of their
+//! process, so they have a program of their own.
 #![allow(clippy::print_stdout, reason = "the measurement")]
 
 mod common;
@@ -20,12 +20,13 @@ const GROUP_BLOCKS: u64 = 8192;
 const GROUPS: u64 = 512;
 /// The root directory.
 const ROOT: u64 = 2;
-/// The maximum memory for the recovery of an image with fragmented groups, in bytes. An index of the free space of all
-/// groups would use hundreds of MiB.
+/// The maximum memory for the recovery of an image with fragmented groups, in bytes. An index of
+/// the free space of all groups would use hundreds of MiB.
 const MEMORY_MAX: u64 = 48 << 20;
 /// The number of groups of a volume with many orphans.
 const ORPHAN_GROUPS: u64 = 16;
-/// The number of inodes of a volume with many orphans. All of them would use more than 128 MiB in memory.
+/// The number of inodes of a volume with many orphans. All of them would use more than 128 MiB in
+/// memory.
 const ORPHAN_INODES: u32 = 1 << 17;
 /// The maximum memory for the recovery of these orphans, in bytes. Most of it caches metadata.
 const ORPHANS_MEMORY_MAX: u64 = 72 << 20;
@@ -111,7 +112,8 @@ fn memory_does_not_grow_with_the_free_space_of_the_groups() {
     drop(volume);
     assert!(grown <= MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
 
-    // The replay is now written to the image. The file becomes an orphan, whose deletion frees a block in each group.
+    // The replay is now written to the image. The file becomes an orphan, whose deletion frees a
+    // block in each group.
     common::open_for_writing(&image).close().unwrap();
     assert_eq!(inode_of(&image, "made").0, made);
     image.debugfs_write(&format!(
@@ -127,8 +129,8 @@ fn memory_does_not_grow_with_the_free_space_of_the_groups() {
     assert!(grown <= MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
 }
 
-/// Creates an image in which all inodes from [`FIRST_ORPHAN`] on are empty regular files in use. `set` can change the
-/// bytes of each inode.
+/// Creates an image in which all inodes from [`FIRST_ORPHAN`] on are empty regular files in use.
+/// `set` can change the bytes of each inode.
 fn with_inodes(set: impl Fn(u32, &mut [u8])) -> Image {
     let options = format!(
         "-t ext4 -b 1024 -I 128 -N {ORPHAN_INODES} -J size=1 -E orphan_file_size=640K \
@@ -161,7 +163,8 @@ fn with_inodes(set: impl Fn(u32, &mut [u8])) -> Image {
     image
 }
 
-/// Opens an image. Returns the volume, and the number of bytes by which the peak memory of the process has grown.
+/// Opens an image. Returns the volume, and the number of bytes by which the peak memory of the
+/// process has grown.
 fn open_measured(image: &Image) -> (Arc<Volume>, u64) {
     peak();
     let before = peak();
@@ -201,7 +204,8 @@ fn memory_does_not_grow_with_the_inodes_of_an_orphan_list() {
         let next = if number == ORPHAN_INODES { 0 } else { number + 1 };
         inode[0x14..0x18].copy_from_slice(&next.to_le_bytes());
         if number == FIRST_ORPHAN {
-            // The extent tree refers to a leaf in a block of zeroes. Recovery stops with an error at this first orphan.
+            // The extent tree refers to a leaf in a block of zeroes. Recovery stops with an error
+            // at this first orphan.
             let block = (ORPHAN_GROUPS * GROUP_BLOCKS - 8) as u32;
             inode[0x28..0x30].copy_from_slice(&[0x0a, 0xf3, 1, 0, 4, 0, 1, 0]);
             inode[0x38..0x3c].copy_from_slice(&block.to_le_bytes());
@@ -215,13 +219,15 @@ fn memory_does_not_grow_with_the_inodes_of_an_orphan_list() {
     assert!(grown <= ORPHANS_MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
 }
 
-/// Returns the runs of the journal's file: the first block in the file, the first block in the volume, and the length.
+/// Returns the runs of the journal's file: the first block in the file, the first block in the
+/// volume, and the length.
 fn journal_runs(image: &Image) -> Vec<(u64, u64, u64)> {
     let text = image.debugfs("ex <8>");
     let mut runs = Vec::new();
     for line in text.lines() {
         let words = line.split(|char: char| !char.is_ascii_digit()).filter(|word| !word.is_empty());
-        // Depth and depth of the tree, number and number of entries, range in the file, range in the volume, length.
+        // Depth and depth of the tree, number and number of entries, range in the file, range in
+        // the volume, length.
         let numbers: Vec<u64> = words.map(|word| word.parse().unwrap()).collect();
         if let [level, depth, _, _, first, _, physical, _, length] = numbers[..] {
             if level == depth {
@@ -277,8 +283,8 @@ fn memory_does_not_grow_with_the_holes_of_a_log() {
         sequence += 1;
         logged += tags;
     }
-    // The superblock of the journal: the header, the size and the number of blocks, the first block of the log, the first
-    // transaction, and its block.
+    // The superblock of the journal: the header, the size and the number of blocks, the first block
+    // of the log, the first transaction, and its block.
     write(0, &[0xc03b_3998, 4, 0, BLOCK as u32, blocks as u32, 1, 7, 1]);
     drop(file);
     image.debugfs_write("feature needs_recovery\n");

@@ -1,4 +1,5 @@
-//! Checkpoint packs: the valid one with the later version, its version bitmaps, journals and orphans.
+//! Checkpoint packs: the valid one with the later version, its version bitmaps, journals and
+//! orphans.
 
 mod end;
 
@@ -47,16 +48,18 @@ pub struct Checkpoint {
     pub orphan_damage: Option<Error>,
     /// The problem of the other pack, if it has one.
     pub damage: Option<Error>,
-    /// Whether the other pack, which has the problem, was complete, and is the later one: no power cut leaves that.
+    /// Whether the other pack, which has the problem, was complete, and is the later one: no power
+    /// cut leaves that.
     pub is_later_lost: bool,
-    /// The problem of the first block of this pack, in whose place its copy, the last block, is used. Linux uses the other
-    /// pack instead, which is older.
+    /// The problem of the first block of this pack, in whose place its copy, the last block, is
+    /// used. Linux uses the other pack instead, which is older.
     pub first_block_damage: Option<Error>,
 }
 
 impl Checkpoint {
-    /// Reads the valid pack with the later version. A pack without a valid first block is valid if its last block shows that
-    /// it was complete, and the later one. Errors: those of the first pack, if none is valid.
+    /// Reads the valid pack with the later version. A pack without a valid first block is valid if
+    /// its last block shows that it was complete, and the later one. Errors: those of the first
+    /// pack, if none is valid.
     pub fn read(device: &SharedDevice, geometry: &Geometry) -> Result<Self> {
         let starts = [0, SEGMENT_BLOCKS].map(|more| FsBlock(geometry.checkpoint.0 + more));
         let (pack, other, error) = match starts.map(|start| Pack::read(device, geometry, start)) {
@@ -83,8 +86,8 @@ impl Checkpoint {
         Ok(Self { damage: Some(error), is_later_lost, ..pack.load(device, geometry)? })
     }
 
-    /// Reads the pack with this version, which was just written. Errors: also those of reading it, in whose case
-    /// [`read`](Self::read) returns the other pack.
+    /// Reads the pack with this version, which was just written. Errors: also those of reading it,
+    /// in whose case [`read`](Self::read) returns the other pack.
     pub(crate) fn read_written(
         device: &SharedDevice,
         geometry: &Geometry,
@@ -103,8 +106,9 @@ impl Checkpoint {
         Err(checkpoint.damage.unwrap_or(mismatch))
     }
 
-    /// Checks that the device could read both packs. Otherwise the one that was not read may be the later one: files of the
-    /// other one may have other files' data, and writing would destroy the later one. Errors: those of reading.
+    /// Checks that the device could read both packs. Otherwise the one that was not read may be the
+    /// later one: files of the other one may have other files' data, and writing would destroy the
+    /// later one. Errors: those of reading.
     pub(crate) fn check_reads(&self) -> Result<()> {
         match &self.damage {
             Some(error @ Error::Io(_)) => Err(error.clone()),
@@ -112,8 +116,8 @@ impl Checkpoint {
         }
     }
 
-    /// Checks that no later checkpoint was lost. The next one would take the place of its rest, and its changes may be in
-    /// blocks that this one refers to. Errors: `Corrupt`.
+    /// Checks that no later checkpoint was lost. The next one would take the place of its rest, and
+    /// its changes may be in blocks that this one refers to. Errors: `Corrupt`.
     pub(crate) fn check_later(&self) -> Result<()> {
         match &self.damage {
             Some(Error::Corrupt(corrupt)) if self.is_later_lost => {
@@ -124,8 +128,8 @@ impl Checkpoint {
         }
     }
 
-    /// Writes the damaged first block of the pack again, from its copy, before the other pack is overwritten. Does nothing if
-    /// the block is not damaged.
+    /// Writes the damaged first block of the pack again, from its copy, before the other pack is
+    /// overwritten. Does nothing if the block is not damaged.
     pub(crate) fn restore_first_block(
         &self,
         device: &SharedDevice,
@@ -140,8 +144,8 @@ impl Checkpoint {
         device.flush()
     }
 
-    /// Checks the counts that changes refer to: there are not more blocks in use than users can have, and not more of these
-    /// than there are. Errors: `Corrupt`.
+    /// Checks the counts that changes refer to: there are not more blocks in use than users can
+    /// have, and not more of these than there are. Errors: `Corrupt`.
     pub(crate) fn check_counts(&self, geometry: &Geometry) -> Result<()> {
         let raw = &self.raw;
         let user_blocks = raw.user_block_count.get();
@@ -161,7 +165,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks that the checksum is not among the version bits: the next checkpoint would have wrong ones. Errors: `Corrupt`.
+    /// Checks that the checksum is not among the version bits: the next checkpoint would have wrong
+    /// ones. Errors: `Corrupt`.
     pub(crate) fn check_checksum(&self, geometry: &Geometry) -> Result<()> {
         let lengths = [&self.sit_versions, &self.nat_versions].map(|versions| versions.0.len());
         let places = bitmap_places(&self.raw, geometry, lengths);
@@ -382,8 +387,8 @@ impl Pack {
     }
 }
 
-/// Returns the bytes at which the version bitmaps of the SIT and of the NAT begin, which have these lengths, in the first
-/// block of a pack and those after it.
+/// Returns the bytes at which the version bitmaps of the SIT and of the NAT begin, which have these
+/// lengths, in the first block of a pack and those after it.
 pub(crate) fn bitmap_places(
     raw: &RawCheckpoint,
     geometry: &Geometry,
@@ -424,7 +429,8 @@ pub(crate) fn read_block(
     Ok(bytes)
 }
 
-/// Reads the first or last block of a pack and verifies its CRC. Returns the fixed part, the CRC and the block.
+/// Reads the first or last block of a pack and verifies its CRC. Returns the fixed part, the CRC
+/// and the block.
 fn read_header(
     device: &SharedDevice,
     geometry: &Geometry,

@@ -32,7 +32,8 @@ pub struct Core {
     decode_pool: Arc<DecodePool>,
     /// The keys of encrypted files.
     keys: Arc<Keys>,
-    /// The changes since the last checkpoint: those of the recovery, if there was anything to recover, and of operations.
+    /// The changes since the last checkpoint: those of the recovery, if there was anything to
+    /// recover, and of operations.
     overlay: OnceLock<RankedRwLock<Overlay>>,
     /// The inodes in memory of a volume that is open for writing.
     residents: Residents,
@@ -63,8 +64,8 @@ impl Core {
         }
     }
 
-    /// Sets how the data of new files is compressed whose directory says so, and the names that decide otherwise. Only the first
-    /// call has an effect.
+    /// Sets how the data of new files is compressed whose directory says so, and the names that
+    /// decide otherwise. Only the first call has an effect.
     pub(crate) fn set_new_files(&self, compression: NewCompression, names: CompressedNames) {
         let _ = self.new_files.set((compression, names));
     }
@@ -84,9 +85,10 @@ impl Core {
         &self.residents
     }
 
-    /// Calls `read`, which looks up the address of a block and reads the block, until no checkpoint was installed during a
-    /// call. A block that the last checkpoint or a change since then refers to is not used for anything else before the
-    /// next checkpoint, so the block was the one that was looked up.
+    /// Calls `read`, which looks up the address of a block and reads the block, until no checkpoint
+    /// was installed during a call. A block that the last checkpoint or a change since then refers
+    /// to is not used for anything else before the next checkpoint, so the block was the one that
+    /// was looked up.
     pub(crate) fn read_stably<R>(&self, mut read: impl FnMut() -> Result<R>) -> Result<R> {
         loop {
             let before = self.checkpoint().raw.version;
@@ -152,7 +154,8 @@ impl Core {
         self.overlay().map_or_else(Counts::default, |overlay| overlay.read().counts)
     }
 
-    /// Returns the entry of a node number in the checkpoint's node address table, which has the number.
+    /// Returns the entry of a node number in the checkpoint's node address table, which has the
+    /// number.
     pub(crate) fn nat_entry(&self, nid: Nid) -> Result<RawNatEntry> {
         nat::read_entry(&self.metadata, self.geometry(), &self.checkpoint(), nid)
     }
@@ -162,8 +165,8 @@ impl Core {
         nat::look_up(&self.metadata, self.geometry(), &self.checkpoint(), nid)
     }
 
-    /// Returns the block of a node, and the inode that the node table assigns it to. Errors: `NotFound` if the number
-    /// is free.
+    /// Returns the block of a node, and the inode that the node table assigns it to. Errors:
+    /// `NotFound` if the number is free.
     fn node_block(
         &self,
         nid: Nid,
@@ -228,8 +231,8 @@ impl Core {
         Node::new(buffer, nid, number)?.at_position(0)
     }
 
-    /// Returns the number of blocks in use, and the number that users can have. Those that are only reserved for data in the
-    /// cache do not count.
+    /// Returns the number of blocks in use, and the number that users can have. Those that are only
+    /// reserved for data in the cache do not count.
     pub(crate) fn blocks_used(&self) -> (u64, u64) {
         let checkpoint = self.checkpoint();
         let used = checkpoint.raw.valid_block_count.get();

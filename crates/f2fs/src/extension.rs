@@ -1,12 +1,13 @@
 //! Extensions of file names. Not here: what they decide (`temperature.rs`, `compress/new.rs`).
 
-/// Returns whether a dot of a name, other than one at its start, is followed by `extension`, whatever comes then. Ignores case.
+/// Returns whether a dot of a name, other than one at its start, is followed by `extension`,
+/// whatever comes then. Ignores case.
 pub(crate) fn begins_one(name: &[u8], extension: &[u8]) -> bool {
     !extension.is_empty() && rests(name, extension).next().is_some()
 }
 
-/// Returns whether a dot of a name, other than one at its start, is followed by `extension`, and this by the end or another dot.
-/// Ignores case.
+/// Returns whether a dot of a name, other than one at its start, is followed by `extension`, and
+/// this by the end or another dot. Ignores case.
 pub(crate) fn is_one(name: &[u8], extension: &[u8]) -> bool {
     rests(name, extension).any(|rest| rest.first().is_none_or(|byte| *byte == b'.'))
 }

@@ -306,7 +306,8 @@ fn compression(inode: &Inode) -> Result<Option<fs::Compression>> {
     }))
 }
 
-/// Returns this format's inode behind `inode`. Errors: `InvalidArgument` if it belongs to another format.
+/// Returns this format's inode behind `inode`. Errors: `InvalidArgument` if it belongs to another
+/// format.
 fn own(inode: &dyn fs::Inode) -> Result<&LiveInode> {
     let own = inode.as_any().downcast_ref::<WritableInode>().map(|own| &*own.0);
     own.ok_or(Error::InvalidArgument("the inode is on another volume"))

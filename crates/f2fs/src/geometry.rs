@@ -85,7 +85,8 @@ impl Geometry {
         ((self.block_size.len() - size_of::<RawNodeFooter>()) / WORD_BYTES) as u32
     }
 
-    /// Returns the number of words for addresses in an inode without extra attributes and inline extended attributes.
+    /// Returns the number of words for addresses in an inode without extra attributes and inline
+    /// extended attributes.
     pub fn inode_words(&self) -> u32 {
         let fixed = size_of::<RawInode>() + INODE_NIDS * WORD_BYTES + size_of::<RawNodeFooter>();
         ((self.block_size.len() - fixed) / WORD_BYTES) as u32
@@ -111,14 +112,16 @@ impl Geometry {
         (self.sit.end.0 - self.sit.start.0) / 2
     }
 
-    /// Returns both copies of a block of the node address table. Segments of the two copies alternate.
+    /// Returns both copies of a block of the node address table. Segments of the two copies
+    /// alternate.
     pub(crate) fn nat_copies(&self, block: u64) -> [FsBlock; 2] {
         let before = block / SEGMENT_BLOCKS * 2 * SEGMENT_BLOCKS;
         let first = self.nat.start.0 + before + block % SEGMENT_BLOCKS;
         [FsBlock(first), FsBlock(first + SEGMENT_BLOCKS)]
     }
 
-    /// Returns both copies of a block of the segment information table. The second copy of the table follows the first one.
+    /// Returns both copies of a block of the segment information table. The second copy of the
+    /// table follows the first one.
     pub(crate) fn sit_copies(&self, block: u64) -> [FsBlock; 2] {
         let first = self.sit.start.0 + block;
         [FsBlock(first), FsBlock(first + self.sit_blocks())]
@@ -134,8 +137,9 @@ impl Geometry {
         if self.features.has(Feature::PackedSummaries) { 4096 } else { self.block_size.len() }
     }
 
-    /// Checks that the segment information table and the segment summary area have all segments of the main area.
-    /// Otherwise a checkpoint would write to the areas behind them. Errors: `Corrupt`.
+    /// Checks that the segment information table and the segment summary area have all segments of
+    /// the main area. Otherwise a checkpoint would write to the areas behind them. Errors:
+    /// `Corrupt`.
     pub(crate) fn check_tables(&self) -> Result<()> {
         let segments = u64::from(self.main_segments());
         let sit_entries = self.sit_blocks() * u64::from(self.sit_entries_per_block());
@@ -153,7 +157,8 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns `block` if it is in the main area. Errors: `Corrupt` for the reference to it, in `structure`.
+    /// Returns `block` if it is in the main area. Errors: `Corrupt` for the reference to it, in
+    /// `structure`.
     pub fn main_block(
         &self,
         block: u32,

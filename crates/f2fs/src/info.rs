@@ -87,8 +87,8 @@ impl Volume {
         }
     }
 
-    /// Returns what is wrong with the checkpoint packs, if it is not what a power cut leaves: then, the pack that the writer was
-    /// writing is not complete.
+    /// Returns what is wrong with the checkpoint packs, if it is not what a power cut leaves: then,
+    /// the pack that the writer was writing is not complete.
     fn checkpoint_damage(&self) -> Option<String> {
         let checkpoint = self.checkpoint();
         if let Some(error) = &checkpoint.first_block_damage {
@@ -111,8 +111,9 @@ impl Volume {
         }
     }
 
-    /// Returns a warning for the user if a copy of the superblock, or a checkpoint pack, is damaged or cannot be read. A pack that
-    /// is not complete needs none: the device lost power, or the writer was killed, while the pack was written.
+    /// Returns a warning for the user if a copy of the superblock, or a checkpoint pack, is damaged
+    /// or cannot be read. A pack that is not complete needs none: the device lost power, or the
+    /// writer was killed, while the pack was written.
     pub fn warning(&self) -> Option<String> {
         let superblock = self.superblock().damage.as_ref();
         let checkpoint = self.checkpoint();

@@ -1,9 +1,10 @@
 //! The f2fs format.
 //!
-//! [`ondisk`] has the layouts. Modules that are named for a structure turn its bytes into validated values. `overlay` has
-//! changes in memory since the last checkpoint, `edit` makes them, `live` has inodes that are open for writing, `write` stores blocks and checkpoints,
-//! `recovery` brings back what was synced after a checkpoint, and `check` finds inconsistencies. All data from the
-//! device is checked before it is used; an inconsistency is a located [`base::Error::Corrupt`].
+//! [`ondisk`] has the layouts. Modules that are named for a structure turn its bytes into validated
+//! values. `overlay` has changes in memory since the last checkpoint, `edit` makes them, `live` has
+//! inodes that are open for writing, `write` stores blocks and checkpoints, `recovery` brings back
+//! what was synced after a checkpoint, and `check` finds inconsistencies. All data from the device
+//! is checked before it is used; an inconsistency is a located [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 
 pub mod compress;

@@ -54,8 +54,8 @@ pub(crate) fn read_entry(
     Ok(view_at::<RawNatEntry>(&buffer, byte, STRUCTURE, location.at_block(block))?.clone())
 }
 
-/// Checks the numbers of the nodes in the journal: the next checkpoint writes its entries to the table. Lookups check the
-/// number that they are given, so reads need no check.
+/// Checks the numbers of the nodes in the journal: the next checkpoint writes its entries to the
+/// table. Lookups check the number that they are given, so reads need no check.
 pub(crate) fn check_journal(geometry: &Geometry, checkpoint: &Checkpoint) -> Result<()> {
     let max = geometry.nid_count().saturating_sub(1);
     let last = checkpoint.nat_journal.last_key_value().map(|(nid, _)| u64::from(*nid));
@@ -68,8 +68,8 @@ pub(crate) fn check_journal(geometry: &Geometry, checkpoint: &Checkpoint) -> Res
     }
 }
 
-/// Returns the address of a node. Errors: `NotFound` if the number is free, `Corrupt` if it is outside the table or its
-/// address outside the main area.
+/// Returns the address of a node. Errors: `NotFound` if the number is free, `Corrupt` if it is
+/// outside the table or its address outside the main area.
 pub(crate) fn look_up(
     metadata: &MetadataCache,
     geometry: &Geometry,

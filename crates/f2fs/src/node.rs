@@ -74,7 +74,8 @@ impl Node {
         self.buffer.verify_once(verify)
     }
 
-    /// Returns the word at `index`, counted from byte `start`. Errors: `Corrupt` for a word outside the block.
+    /// Returns the word at `index`, counted from byte `start`. Errors: `Corrupt` for a word outside
+    /// the block.
     pub(crate) fn word(&self, start: usize, index: u32) -> Result<u32> {
         let byte = start + index as usize * WORD_BYTES;
         let word: &zerocopy::little_endian::U32 =

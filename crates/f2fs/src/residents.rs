@@ -1,8 +1,8 @@
 //! The inodes of a volume that are in memory, by number, for code that moves data.
 //!
-//! A number may have several: two threads load an inode at the same time, and the vfs drops one of the results; or an inode is
-//! loaded again while a direct read of the dropped one is in flight. Each may have readers, so code that moves data finds
-//! all of them.
+//! A number may have several: two threads load an inode at the same time, and the vfs drops one of
+//! the results; or an inode is loaded again while a direct read of the dropped one is in flight.
+//! Each may have readers, so code that moves data finds all of them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,7 +26,8 @@ pub(crate) trait Resident: Send + Sync + std::fmt::Debug {
     /// Loads the inode anew after a change.
     fn refresh(&self) -> Result<()>;
 
-    /// Returns the reads that may still read the old blocks of a part of the file ([`EarlierReads::of`]).
+    /// Returns the reads that may still read the old blocks of a part of the file
+    /// ([`EarlierReads::of`]).
     fn earlier_reads(&self, blocks: &Range<FileBlock>) -> Vec<EarlierReads>;
 
     /// Lets readers map the file anew.
@@ -64,7 +65,8 @@ impl Residents {
         }
     }
 
-    /// Returns the inodes in memory with a number. One that is not found maps its data after this call.
+    /// Returns the inodes in memory with a number. One that is not found maps its data after this
+    /// call.
     pub(crate) fn find(&self, number: InodeNumber) -> Vec<Arc<dyn Resident>> {
         let registered = self.0.lock();
         registered.inodes.get(&number).into_iter().flatten().filter_map(Weak::upgrade).collect()

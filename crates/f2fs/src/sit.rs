@@ -46,13 +46,14 @@ pub(crate) fn bit(index: u64) -> u8 {
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentEntry {
     raw: RawSitEntry,
-    /// The block and byte of the entry, or only its segment's first block if the entry is in the journal.
+    /// The block and byte of the entry, or only its segment's first block if the entry is in the
+    /// journal.
     pub(crate) location: Location,
 }
 
 impl SegmentEntry {
-    /// Reads the entry of a segment of the main area. An entry in `journal` overrides that of the table. Errors: `Corrupt`
-    /// if the table is too short for the segment.
+    /// Reads the entry of a segment of the main area. An entry in `journal` overrides that of the
+    /// table. Errors: `Corrupt` if the table is too short for the segment.
     pub(crate) fn read(
         volume: &Core,
         journal: &BTreeMap<u32, RawSitEntry>,
@@ -71,8 +72,8 @@ impl SegmentEntry {
         Ok(Self { raw: raw.clone(), location })
     }
 
-    /// Returns the block of the table with the entry of a segment. Errors: `Corrupt` if the table is too short for the
-    /// segment.
+    /// Returns the block of the table with the entry of a segment. Errors: `Corrupt` if the table
+    /// is too short for the segment.
     pub(crate) fn block(volume: &Core, segment: u32) -> Result<FsBlock> {
         let geometry = volume.geometry();
         let number = u64::from(segment / geometry.sit_entries_per_block());
@@ -97,7 +98,8 @@ impl SegmentEntry {
         self.raw.count()
     }
 
-    /// Checks that the map has as many blocks as are counted, and the type exists. Errors: `Corrupt`.
+    /// Checks that the map has as many blocks as are counted, and the type exists. Errors:
+    /// `Corrupt`.
     pub(crate) fn check_count(&self) -> Result<()> {
         let mapped = self.map().iter().map(|word| u64::from(word.count_ones())).sum();
         let (count, kind) = (u64::from(self.count()), u64::from(self.kind()));
@@ -132,8 +134,9 @@ impl SegmentEntry {
     }
 }
 
-/// Checks that as many blocks are in use as the checkpoint says: `used` is that of data and of nodes. Reserved blocks count in
-/// the checkpoint only. Otherwise blocks in use may be marked as free, and changes would overwrite them. Errors: `Corrupt`.
+/// Checks that as many blocks are in use as the checkpoint says: `used` is that of data and of
+/// nodes. Reserved blocks count in the checkpoint only. Otherwise blocks in use may be marked as
+/// free, and changes would overwrite them. Errors: `Corrupt`.
 pub(crate) fn check_totals(volume: &Core, used: [u64; 2]) -> Result<()> {
     let checkpoint = volume.checkpoint();
     let (raw, [data, nodes]) = (&checkpoint.raw, used);

@@ -1,6 +1,7 @@
-//! Summaries: the node that refers to each block, in the checkpoint pack for the segments of the logs, and in the
-//! segment summary area for all others. The pack's summaries also have the journal of the segment information table.
-//! Not here: the journal of the node address table (`checkpoint`).
+//! Summaries: the node that refers to each block, in the checkpoint pack for the segments of the
+//! logs, and in the segment summary area for all others. The pack's summaries also have the journal
+//! of the segment information table. Not here: the journal of the node address table
+//! (`checkpoint`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,8 +78,8 @@ impl Log {
         })
     }
 
-    /// Checks that each log has a segment of the main area alone: the next checkpoint writes their summaries. Errors:
-    /// `Corrupt`.
+    /// Checks that each log has a segment of the main area alone: the next checkpoint writes their
+    /// summaries. Errors: `Corrupt`.
     pub(crate) fn check_all(geometry: &Geometry, checkpoint: &Checkpoint) -> Result<()> {
         let corrupt =
             |problem| Err(Error::corrupt("checkpoint", Location::block(checkpoint.start), problem));
@@ -134,7 +135,8 @@ impl PackSummaries {
         !self.nodes.is_empty()
     }
 
-    /// Returns the owner of the block at `index` in the segment of a log. `None` if the pack does not have it.
+    /// Returns the owner of the block at `index` in the segment of a log. `None` if the pack does
+    /// not have it.
     pub(crate) fn owner(&self, log: &Log, index: usize) -> Option<&RawSummary> {
         let logs = if log.kind == BlockKind::Data { &self.data } else { &self.nodes };
         logs.get(log.index)?.get(index)

@@ -26,7 +26,8 @@ const SEGMENT_SHIFT: u32 = 9;
 const SECTOR_SHIFT_MIN: u32 = 9;
 /// The numbers of the inodes that stand for nodes, for other metadata, and of the root directory.
 const FIXED_INODES: [u32; 3] = [1, 2, 3];
-/// The maximum number of payload blocks: a pack has one segment, with two copies of its first block and six summaries.
+/// The maximum number of payload blocks: a pack has one segment, with two copies of its first block
+/// and six summaries.
 const PAYLOAD_MAX: u32 = SEGMENT_BLOCKS as u32 - 2 - 6;
 /// The maximum number of blocks of a volume, whose addresses have 32 bits.
 const BLOCKS_MAX: u64 = 1 << 32;
@@ -40,8 +41,8 @@ const ENCODING_NO_LINEAR_SEARCH: u16 = 2;
 pub struct Encoding {
     /// Whether names that are not valid Unicode are refused.
     pub is_strict: bool,
-    /// Whether names are found by their hash only. Otherwise, a name whose hash an older version of Unicode determined
-    /// is found by a search through the directory.
+    /// Whether names are found by their hash only. Otherwise, a name whose hash an older version of
+    /// Unicode determined is found by a search through the directory.
     pub is_hash_only: bool,
 }
 
@@ -86,7 +87,8 @@ impl Superblock {
         }
     }
 
-    /// Returns the second copy. It is in the second block, whose position depends on the size of blocks.
+    /// Returns the second copy. It is in the second block, whose position depends on the size of
+    /// blocks.
     fn second(device: &SharedDevice, device_bytes: u64) -> Option<Self> {
         BLOCK_SHIFTS.into_iter().find_map(|shift| {
             let second = Self::read_at(device, 1 << shift, device_bytes).ok()?;
@@ -119,7 +121,8 @@ impl Superblock {
         Self::second(device, u64::MAX).is_some()
     }
 
-    /// Reads the copy in the block that begins at byte `block_start`, of a volume that fits on `device_bytes` bytes.
+    /// Reads the copy in the block that begins at byte `block_start`, of a volume that fits on
+    /// `device_bytes` bytes.
     pub(crate) fn read_at(
         device: &SharedDevice,
         block_start: u64,
@@ -264,7 +267,8 @@ fn geometry(raw: &RawSuperblock, features: Features) -> Result<Geometry> {
     }
     equal("segment 0", raw.segment0_block.get().into(), raw.checkpoint_block.get().into())?;
 
-    // Each area begins where the one before it ends. No sum overflows: there are six numbers of 32 bits each.
+    // Each area begins where the one before it ends. No sum overflows: there are six numbers of 32
+    // bits each.
     let mut end = u64::from(raw.checkpoint_block.get());
     let mut area = |field, start: u32, segments: u32| {
         equal(field, start.into(), end)?;

@@ -1,6 +1,6 @@
-//! Temperatures of files: how soon their data is likely to be overwritten. Data of each temperature has a log of its own,
-//! so that the blocks of a segment become free at about the same time.
-//! Not here: the logs.
+//! Temperatures of files: how soon their data is likely to be overwritten. Data of each temperature
+//! has a log of its own, so that the blocks of a segment become free at about the same time. Not
+//! here: the logs.
 
 use crate::extension;
 use crate::ondisk::node::advise;
@@ -45,7 +45,8 @@ impl Temperature {
         }
     }
 
-    /// Returns whether a name has an extension of hot files, whether or not it has one of cold files, too.
+    /// Returns whether a name has an extension of hot files, whether or not it has one of cold
+    /// files, too.
     pub(crate) fn is_hot_name(name: &[u8], superblock: &RawSuperblock) -> bool {
         has_any(name, extensions(superblock).1)
     }

@@ -41,8 +41,8 @@ impl std::ops::Deref for Volume {
 }
 
 impl Volume {
-    /// Opens the volume on `device`. Unless the options have `no_recovery`, recovers in memory what was synced after the
-    /// last checkpoint. Metadata is cached in `cache`.
+    /// Opens the volume on `device`. Unless the options have `no_recovery`, recovers in memory what
+    /// was synced after the last checkpoint. Metadata is cached in `cache`.
     pub fn open(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -70,7 +70,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Checks that there is a root directory. Without one, other inodes are found by their numbers, and can be read.
+    /// Checks that there is a root directory. Without one, other inodes are found by their numbers,
+    /// and can be read.
     fn check_root(self: &Arc<Self>) -> Result<()> {
         const STRUCTURE: &str = "root directory";
         let number = self.geometry().root;
@@ -85,19 +86,19 @@ impl Volume {
         }
     }
 
-    /// Opens the volume on `device` for writing. What was synced after the last checkpoint is recovered, and becomes a new
-    /// checkpoint.
+    /// Opens the volume on `device` for writing. What was synced after the last checkpoint is
+    /// recovered, and becomes a new checkpoint.
     ///
     /// # Errors
     ///
     /// Those of [`open`](Self::open), and:
     ///
-    /// - `Unsupported` for volumes that are read-only by their format, zoned, or have device aliases or disabled
-    ///   checkpoints.
-    /// - `Corrupt` if the tables of segments are too short for the main area, a log has no segment of it alone, or one with
-    ///   blocks of the other kind, the counts of blocks and nodes are not possible, the journal of the node address table has
-    ///   a number that the table does not have, the checkpoint's checksum is among its version bits, or a later
-    ///   checkpoint was lost.
+    /// - `Unsupported` for volumes that are read-only by their format, zoned, or have device
+    ///   aliases or disabled checkpoints.
+    /// - `Corrupt` if the tables of segments are too short for the main area, a log has no segment
+    ///   of it alone, or one with blocks of the other kind, the counts of blocks and nodes are not
+    ///   possible, the journal of the node address table has a number that the table does not have,
+    ///   the checkpoint's checksum is among its version bits, or a later checkpoint was lost.
     /// - Those of an orphan that cannot be deleted completely.
     /// - `NoSpace` if there are too few free blocks for what was recovered.
     pub fn open_for_writing(
@@ -106,7 +107,8 @@ impl Volume {
         options: &FormatOptions,
         format: &Format,
     ) -> Result<Arc<Self>> {
-        // After a failed flush, no later one may succeed: the host may have dropped what it could not write.
+        // After a failed flush, no later one may succeed: the host may have dropped what it could
+        // not write.
         let device = Arc::new(LatchDevice::new(device));
         let volume = Self::open(device, cache, options)?;
         volume.checkpoint().check_later()?;
@@ -129,7 +131,8 @@ impl Volume {
             if let Some(failure) = report.orphan_failure.clone() {
                 return Err(failure);
             }
-            // The chain must stay intact until the new checkpoint is durable, and its data after that.
+            // The chain must stay intact until the new checkpoint is durable, and its data after
+            // that.
             let kept = recovery::blocks_to_keep(&volume)?;
             writer.keep(&volume, kept.into_iter());
             writer.checkpoint(volume.core())?;

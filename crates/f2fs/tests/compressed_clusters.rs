@@ -1,4 +1,5 @@
-//! Compressed clusters: data that lz4, zstd and lzop have compressed, damaged data, and reads through the cache.
+//! Compressed clusters: data that lz4, zstd and lzop have compressed, damaged data, and reads
+//! through the cache.
 
 use std::fs;
 use std::path::PathBuf;
@@ -76,7 +77,8 @@ fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     .map(|number| number >> 33)
 }
 
-/// Returns `length` bytes of several kinds: text with repetitions near and far, runs of zeroes, short periods, noise.
+/// Returns `length` bytes of several kinds: text with repetitions near and far, runs of zeroes,
+/// short periods, noise.
 fn sample(seed: u64, length: usize) -> Vec<u8> {
     let mut numbers = numbers(seed);
     let mut next = |below: usize| numbers.next().expect("endless") as usize % below;

@@ -1,4 +1,5 @@
-//! Structures with arbitrary and with changed bytes: parsing gives typed errors, without panics and large allocations.
+//! Structures with arbitrary and with changed bytes: parsing gives typed errors, without panics and
+//! large allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::mem::offset_of;
@@ -25,7 +26,8 @@ const SUPERBLOCK: usize = 1024;
 const MAGIC: u32 = 0xF2F5_2010;
 /// The size of the image.
 const IMAGE_BYTES: u64 = 64 << 20;
-/// The largest allocation that any of these structures justifies: a payload of a checkpoint, or orphans.
+/// The largest allocation that any of these structures justifies: a payload of a checkpoint, or
+/// orphans.
 const ALLOCATION_MAX: usize = 8 << 20;
 
 /// The size of the largest allocation.
@@ -448,7 +450,8 @@ fn a_log_outside_the_main_area_is_read_but_not_written() {
     }
 }
 
-/// Returns a node of the root directory with these words, for a place in the file that `position` counts.
+/// Returns a node of the root directory with these words, for a place in the file that `position`
+/// counts.
 fn node(nid: u32, position: u32, words: impl Iterator<Item = u32>) -> Vec<u8> {
     let mut block: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
     block.resize(BLOCK - 24, 0);
@@ -624,7 +627,8 @@ proptest! {
     }
 }
 
-/// Returns the address of the first block of the root directory, which follows the extra attributes of its inode.
+/// Returns the address of the first block of the root directory, which follows the extra attributes
+/// of its inode.
 fn root_address(inode: &[u8]) -> u32 {
     let extra = usize::from(u16::from_le_bytes([inode[360], inode[361]]));
     u32::from_le_bytes(*inode[360 + extra..].first_chunk().expect("four bytes"))

@@ -29,8 +29,8 @@ struct InImage<'i> {
 }
 
 impl<'i> InImage<'i> {
-    /// Finds the inode that was created with this name. It is the block whose node id and inode number are equal,
-    /// in its last version: directories only grow here.
+    /// Finds the inode that was created with this name. It is the block whose node id and inode
+    /// number are equal, in its last version: directories only grow here.
     fn find(image: &'i [u8], name: &[u8]) -> Self {
         let inode = image
             .chunks_exact(BLOCK_BYTES)

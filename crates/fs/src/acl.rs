@@ -35,7 +35,8 @@ struct Entry {
 }
 
 impl Acl {
-    /// Parses the value of an attribute. Returns `None` for an ACL without entries, which has no effect.
+    /// Parses the value of an attribute. Returns `None` for an ACL without entries, which has no
+    /// effect.
     pub fn parse(value: &[u8]) -> Result<Option<Self>> {
         let invalid = || Error::InvalidArgument("the ACL is malformed");
         let (version, rest) = value.split_first_chunk::<HEADER_BYTES>().ok_or_else(invalid)?;
@@ -57,8 +58,9 @@ impl Acl {
         if acl.is_valid() { Ok(Some(acl)) } else { Err(invalid()) }
     }
 
-    /// Returns whether the entries are valid. They must be in the order of their tags, with exactly one entry for the
-    /// owner, the group and others. There must be one mask if there are named entries, and otherwise at most one.
+    /// Returns whether the entries are valid. They must be in the order of their tags, with exactly
+    /// one entry for the owner, the group and others. There must be one mask if there are named
+    /// entries, and otherwise at most one.
     fn is_valid(&self) -> bool {
         let count = |tags: u16| self.entries.iter().filter(|entry| entry.tag & tags != 0).count();
         let known = USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER;
@@ -119,8 +121,9 @@ impl Acl {
     }
 }
 
-/// Returns the permissions and the ACL of a new inode that is created with `permissions` in a directory with the
-/// default ACL `default`. The ACL is `None` if the permissions express all of it.
+/// Returns the permissions and the ACL of a new inode that is created with `permissions` in a
+/// directory with the default ACL `default`. The ACL is `None` if the permissions express all of
+/// it.
 pub fn inherit(default: &Acl, permissions: u16) -> (u16, Option<Acl>) {
     let granted = default.apply_to(permissions & !0o777) & permissions | permissions & !0o777;
     let mut acl = default.clone();

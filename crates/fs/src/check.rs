@@ -1,4 +1,5 @@
-//! The receiver of the findings and of the progress of a consistency check. Not here: what is checked.
+//! The receiver of the findings and of the progress of a consistency check. Not here: what is
+//! checked.
 
 use std::ops::ControlFlow;
 
@@ -17,8 +18,8 @@ pub struct CheckProgress {
 
 /// An observer of a check. The check ends early if a method breaks.
 pub trait CheckObserver {
-    /// Called for each finding: [`Error::Corrupt`] for an inconsistency, [`Error::Io`] for a part that cannot be read,
-    /// [`Error::Unsupported`] for a part that is not checked.
+    /// Called for each finding: [`Error::Corrupt`] for an inconsistency, [`Error::Io`] for a part
+    /// that cannot be read, [`Error::Unsupported`] for a part that is not checked.
     fn found(&mut self, error: Error) -> ControlFlow<()>;
 
     /// Called often, also while a check finds nothing.
@@ -61,7 +62,8 @@ impl<'f> Report<'f> {
         self.go_on()
     }
 
-    /// Reports the same progress again, in a part that may take long. Returns whether the check continues.
+    /// Reports the same progress again, in a part that may take long. Returns whether the check
+    /// continues.
     pub fn go_on(&mut self) -> bool {
         self.has_ended = self.has_ended || self.observer.advanced(self.progress).is_break();
         !self.has_ended

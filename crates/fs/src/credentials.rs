@@ -29,8 +29,8 @@ impl Credentials {
         self.privileged || self.uid == attributes.uid
     }
 
-    /// Returns whether the mark for mandatory locks (setgid without group execute) stays on files of group `gid` when
-    /// this user changes their owner.
+    /// Returns whether the mark for mandatory locks (setgid without group execute) stays on files
+    /// of group `gid` when this user changes their owner.
     pub fn keeps_mark_of(&self, gid: u32) -> bool {
         self.uid == 0 || self.is_in_group(gid)
     }

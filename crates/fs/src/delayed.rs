@@ -1,6 +1,5 @@
-//! Delayed allocation: the blocks of a file that have data in the cache but none on the device, and the clusters that
-//! are reserved for them.
-//! Not here: the volume's count of free clusters.
+//! Delayed allocation: the blocks of a file that have data in the cache but none on the device, and
+//! the clusters that are reserved for them. Not here: the volume's count of free clusters.
 
 use std::ops::Range;
 
@@ -10,8 +9,8 @@ use base::{FileBlock, Ranges};
 #[derive(Debug, Default)]
 pub struct Delayed {
     blocks: Ranges,
-    /// The clusters of the file for which a cluster of the volume is reserved. If a cluster is one block, these are the
-    /// ranges of `blocks`.
+    /// The clusters of the file for which a cluster of the volume is reserved. If a cluster is one
+    /// block, these are the ranges of `blocks`.
     clusters: Ranges,
     /// The number of `clusters`.
     reserved: u64,
@@ -32,8 +31,8 @@ impl Delayed {
         self.reserved
     }
 
-    /// Returns the delayed blocks from `at` on, up to the first one that is not delayed. Returns `None` if `at` is not
-    /// delayed.
+    /// Returns the delayed blocks from `at` on, up to the first one that is not delayed. Returns
+    /// `None` if `at` is not delayed.
     pub fn run_at(&self, at: FileBlock) -> Option<Range<FileBlock>> {
         self.blocks.containing(at.0).map(|range| at..FileBlock(range.end))
     }
@@ -52,9 +51,9 @@ impl Delayed {
         Around { range: FileBlock(range.start)..FileBlock(range.end), is_delayed }
     }
 
-    /// Returns the number of clusters that must be reserved for `blocks` in addition to the reserved ones. Calls
-    /// `has_cluster` for the first and the last cluster of the range, to find whether the file has it already. The file
-    /// has none of the clusters between them.
+    /// Returns the number of clusters that must be reserved for `blocks` in addition to the
+    /// reserved ones. Calls `has_cluster` for the first and the last cluster of the range, to find
+    /// whether the file has it already. The file has none of the clusters between them.
     pub fn clusters_wanted(
         &self,
         blocks: &Range<FileBlock>,
@@ -74,8 +73,8 @@ impl Delayed {
         self.clusters.missing(&clusters) - existing
     }
 
-    /// Adds blocks, and reserved clusters for them except those that the file has already. The caller has reserved
-    /// [`clusters_wanted`](Self::clusters_wanted).
+    /// Adds blocks, and reserved clusters for them except those that the file has already. The
+    /// caller has reserved [`clusters_wanted`](Self::clusters_wanted).
     pub fn insert(
         &mut self,
         blocks: &Range<FileBlock>,
@@ -101,7 +100,8 @@ impl Delayed {
         self.reserved -= self.clusters.remove(clusters_of(blocks, cluster_shift));
     }
 
-    /// Removes blocks whose data was dropped. Returns the number of clusters whose reservation the caller releases.
+    /// Removes blocks whose data was dropped. Returns the number of clusters whose reservation the
+    /// caller releases.
     pub fn remove(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) -> u64 {
         self.blocks.remove(blocks.start.0..blocks.end.0);
         let mut clusters = clusters_of(blocks, cluster_shift);
@@ -150,7 +150,8 @@ mod tests {
         ) {
             let mut delayed = Delayed::default();
             let (mut blocks, mut reserved) = (BTreeSet::new(), BTreeSet::<u64>::new());
-            // As in a real file, only the first and the last cluster of a written range may exist already.
+            // As in a real file, only the first and the last cluster of a written range may exist
+            // already.
             for (is_insert, start, length) in steps {
                 let range = range(start, length);
                 let all: Vec<u64> = (start..start + length).collect();

@@ -1,12 +1,12 @@
-//! Cached spans of an inode's map, and the lock of the map. A thread holds the lock while it reads or changes the map
-//! on disk. Not here: reading and changing the map.
+//! Cached spans of an inode's map, and the lock of the map. A thread holds the lock while it reads
+//! or changes the map on disk. Not here: reading and changing the map.
 //!
 //! Invariants (`M` for map):
 //!
-//! - **M1.** The map on disk changes only under the exclusive lock. Before the lock is released, cached spans of the
-//!   changed range are updated or removed. So no cached span is ever stale.
-//! - **M2.** The generation changes before the lock is released. A caller reads the number before it requests a
-//!   mapping. The mapping is valid for as long as the number stays the same.
+//! - **M1.** The map on disk changes only under the exclusive lock. Before the lock is released,
+//!   cached spans of the changed range are updated or removed. So no cached span is ever stale.
+//! - **M2.** The generation changes before the lock is released. A caller reads the number before
+//!   it requests a mapping. The mapping is valid for as long as the number stays the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,8 @@ use base::{FileBlock, Result};
 
 use crate::extents::{RUNS_AT_ONCE, Run, Span};
 
-/// The spans of one inode that were last looked up, so that a sequential reader seldom reads the map.
+/// The spans of one inode that were last looked up, so that a sequential reader seldom reads the
+/// map.
 #[derive(Debug)]
 pub struct ExtentStatus {
     known: RankedRwLock<Known>,
@@ -37,8 +38,8 @@ struct KnownSpan {
     used: AtomicU64,
 }
 
-/// The exclusive lock of an inode's map. A drop without [`finish`](Self::finish) removes all cached spans, since the
-/// state of the map is unknown.
+/// The exclusive lock of an inode's map. A drop without [`finish`](Self::finish) removes all cached
+/// spans, since the state of the map is unknown.
 #[derive(Debug)]
 pub struct MapChange<'a> {
     known: RankedWriteGuard<'a, Known>,
@@ -73,7 +74,8 @@ impl ExtentStatus {
         Some(Arc::clone(&found.span))
     }
 
-    /// Returns the span around `at`: the cached one, or the one that `load` reads from the map on disk.
+    /// Returns the span around `at`: the cached one, or the one that `load` reads from the map on
+    /// disk.
     pub fn lookup(&self, at: FileBlock, load: impl FnOnce() -> Result<Span>) -> Result<Arc<Span>> {
         let known = self.known.read();
         if let Some(span) = self.find(&known, at) {
@@ -86,7 +88,8 @@ impl ExtentStatus {
         Ok(span)
     }
 
-    /// Adds a span that was loaded when the generation was `generation`. Does nothing if the lock is held.
+    /// Adds a span that was loaded when the generation was `generation`. Does nothing if the lock
+    /// is held.
     fn insert(&self, span: Arc<Span>, generation: u64) {
         // Waiting for the exclusive lock would make other readers wait behind this thread.
         let Some(mut known) = self.known.try_write() else { return };
@@ -114,8 +117,8 @@ impl ExtentStatus {
         MapChange { known: self.known.write(), status: self, is_finished: false }
     }
 
-    /// [`change`](Self::change) for a caller that holds the lock of another inode's map. The caller orders the two
-    /// locks.
+    /// [`change`](Self::change) for a caller that holds the lock of another inode's map. The caller
+    /// orders the two locks.
     pub fn change_second(&self) -> MapChange<'_> {
         MapChange { known: self.known.write_nested(), status: self, is_finished: false }
     }

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use base::{FileBlock, FsBlock};
 
-/// The number of runs that a format reads from a map at once. More would cost random reads too much, and fewer
-/// sequential reads.
+/// The number of runs that a format reads from a map at once. More would cost random reads too
+/// much, and fewer sequential reads.
 pub const RUNS_AT_ONCE: usize = 64;
 
 /// Allocated blocks that are adjacent in the file and on the device.
@@ -139,7 +139,8 @@ impl Span {
         }
     }
 
-    /// Replaces the part from `start` to `end` by `run`, or by a hole. Ignores the parts of both outside the span.
+    /// Replaces the part from `start` to `end` by `run`, or by a hole. Ignores the parts of both
+    /// outside the span.
     pub fn set(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
         let range = start.max(self.start)..end.min(self.end);
         if range.is_empty() {

@@ -13,24 +13,25 @@ use crate::FileSystem;
 
 /// An on-disk format, with the options that only this format has.
 pub trait Format: Debug {
-    /// Returns whether `device` holds a volume of this format, damaged or not, as its first superblock shows. Errors:
-    /// those of reading the device.
+    /// Returns whether `device` holds a volume of this format, damaged or not, as its first
+    /// superblock shows. Errors: those of reading the device.
     fn is_on(&self, device: &SharedDevice) -> Result<bool>;
 
-    /// Returns whether there is a copy of a superblock of this format on `device`. Only asked if no format
-    /// [is on](Self::is_on) the device, since another format may leave such a copy there. Errors: those of reading the
-    /// device.
+    /// Returns whether there is a copy of a superblock of this format on `device`. Only asked if no
+    /// format [is on](Self::is_on) the device, since another format may leave such a copy there.
+    /// Errors: those of reading the device.
     fn has_copy_on(&self, device: &SharedDevice, cache: &Arc<PageCache>) -> Result<bool>;
 
-    /// Returns the size of the volume on `device` in bytes, as its superblock or a copy of it says. The device may be smaller.
+    /// Returns the size of the volume on `device` in bytes, as its superblock or a copy of it says.
+    /// The device may be smaller.
     fn volume_bytes(&self, device: &SharedDevice) -> Option<u64>;
 
-    /// Returns the error that names remains of a volume of this format, if `device` has no superblock of it from which the
-    /// volume can be opened.
+    /// Returns the error that names remains of a volume of this format, if `device` has no
+    /// superblock of it from which the volume can be opened.
     fn remains_on(&self, device: &SharedDevice) -> Option<Unsupported>;
 
-    /// Opens the volume on `device`, and keeps its metadata in `cache`. Recovers a volume that was not closed: on the
-    /// device if the volume is opened for writing, and otherwise in memory.
+    /// Opens the volume on `device`, and keeps its metadata in `cache`. Recovers a volume that was
+    /// not closed: on the device if the volume is opened for writing, and otherwise in memory.
     fn open(
         &self,
         device: &SharedDevice,
@@ -48,16 +49,18 @@ pub struct FormatOptions {
     pub no_recovery: bool,
     /// Whether the end of the device may be missing, and with it any metadata. Only for reading.
     pub incomplete: bool,
-    /// Whether freed blocks are discarded on the device once their freeing is durable. `None` for the volume's own default.
+    /// Whether freed blocks are discarded on the device once their freeing is durable. `None` for
+    /// the volume's own default.
     pub discard: Option<bool>,
     /// The age at which changes are committed without a sync. Zero means the default of 5 s.
     pub commit_interval: Duration,
     /// The reaction to corruption, instead of the volume's own policy.
     pub errors: Option<ErrorPolicy>,
-    /// The keys of encrypted files. Without its key, a file cannot be read, and its name is shown in another form.
+    /// The keys of encrypted files. Without its key, a file cannot be read, and its name is shown
+    /// in another form.
     pub keys: Arc<Keys>,
-    /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
-    /// cancels the wait.
+    /// Called repeatedly while the opening waits to see whether another host has the volume open
+    /// for writing. `false` cancels the wait.
     pub wait_callback: WaitCallback,
 }
 
@@ -70,8 +73,9 @@ pub struct DefaultOptions {
     pub others: Vec<String>,
 }
 
-/// The reaction to corrupt metadata that is found while a volume is open for writing. Under every policy, errors that
-/// leave the state in memory inconsistent, and errors of the device in writing metadata, shut the volume down.
+/// The reaction to corrupt metadata that is found while a volume is open for writing. Under every
+/// policy, errors that leave the state in memory inconsistent, and errors of the device in writing
+/// metadata, shut the volume down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorPolicy {
     /// Record the error and go on.

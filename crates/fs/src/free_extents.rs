@@ -67,15 +67,16 @@ impl FreeExtents {
         (at < end).then(|| Extent { start: at, length: end - at })
     }
 
-    /// Returns the first extent of at least `length` units that starts at or after `at`. Examines at most
-    /// `examined_max` extents.
+    /// Returns the first extent of at least `length` units that starts at or after `at`. Examines
+    /// at most `examined_max` extents.
     pub fn first_fit(&self, at: u32, length: u32, examined_max: usize) -> Option<Extent> {
         let following = self.by_start.range(at..).take(examined_max);
         let mut extents = following.map(|(&start, &length)| Extent { start, length });
         extents.find(|extent| extent.length >= length)
     }
 
-    /// Returns the shortest extent of at least `length` units. Of several such extents, returns the first.
+    /// Returns the shortest extent of at least `length` units. Of several such extents, returns the
+    /// first.
     pub fn best_fit(&self, length: u32) -> Option<Extent> {
         let &(length, start) = self.by_length.range((length, 0)..).next()?;
         Some(Extent { start, length })
@@ -186,7 +187,8 @@ mod tests {
         ) {
             let (mut index, mut free) = (FreeExtents::default(), vec![false; CLUSTERS as usize]);
             for (start, length, at) in changes {
-                // Clusters from `start` on that are either all free or all in use change their state.
+                // Clusters from `start` on that are either all free or all in use change their
+                // state.
                 let was_free = free[start as usize];
                 let length = length.min(CLUSTERS - start) as usize;
                 let alike = free[start as usize..].iter().take(length);

@@ -1,10 +1,11 @@
 //! The interface of inodes for the vfs: attributes, directories, data and allocation.
 //!
-//! The caller holds the locks of all inodes that are involved in a call: a call that changes an inode excludes all
-//! other calls for it. Only [`Inode::attributes`] may be called at any time. The caller checks permissions, and decides
-//! which attributes a new inode inherits.
+//! The caller holds the locks of all inodes that are involved in a call: a call that changes an
+//! inode excludes all other calls for it. Only [`Inode::attributes`] may be called at any time. The
+//! caller checks permissions, and decides which attributes a new inode inherits.
 //!
-//! The default of a method that changes an inode fails. Read-only formats need not implement these methods.
+//! The default of a method that changes an inode fails. Read-only formats need not implement these
+//! methods.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -19,7 +20,8 @@ use iomap::{EndIo, MapRead, Mapping, ReadOptions, WritableFile};
 
 /// An inode in memory. There is only one for each inode number, apart from deleted inodes.
 pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
-    /// Returns the inode as `Any`. A format downcasts an inode that is an argument of a method to its own type.
+    /// Returns the inode as `Any`. A format downcasts an inode that is an argument of a method to
+    /// its own type.
     fn as_any(&self) -> &dyn Any;
 
     /// Returns the attributes that stat(2) reports.
@@ -28,15 +30,16 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
     /// Returns the target of a symbolic link.
     fn read_link(&self) -> Result<Vec<u8>>;
 
-    /// Returns the names of the extended attributes with their prefixes, such as `user.mime_type`. POSIX ACLs appear
-    /// as `system.posix_acl_access` and `system.posix_acl_default`.
+    /// Returns the names of the extended attributes with their prefixes, such as `user.mime_type`.
+    /// POSIX ACLs appear as `system.posix_acl_access` and `system.posix_acl_default`.
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>>;
 
-    /// Returns the value of an extended attribute. POSIX ACLs have the form of getxattr(2). Errors: `NoAttribute` if
-    /// there is no attribute of this name.
+    /// Returns the value of an extended attribute. POSIX ACLs have the form of getxattr(2). Errors:
+    /// `NoAttribute` if there is no attribute of this name.
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for other inodes.
+    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for
+    /// other inodes.
     fn verity_digest(&self) -> Result<Option<String>> {
         Ok(None)
     }
@@ -47,8 +50,9 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
         Err(Error::ReadOnly)
     }
 
-    /// Sets the flags of FS_IOC_SETFLAGS. Bits of `flags` that users may not change are ignored. Errors: `NotPermitted`
-    /// if the inode is immutable before and after the change, and other flags change.
+    /// Sets the flags of FS_IOC_SETFLAGS. Bits of `flags` that users may not change are ignored.
+    /// Errors: `NotPermitted` if the inode is immutable before and after the change, and other
+    /// flags change.
     fn set_flags(&self, flags: u32, time: Timestamp) -> Result<()> {
         let _ = (flags, time);
         Err(Error::ReadOnly)
@@ -60,8 +64,8 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
         Err(Unsupported::Operation("changing project ids").into())
     }
 
-    /// Sets an extended attribute, named as in [`get_xattr`](Self::get_xattr), with POSIX ACLs in the same form, and
-    /// the attributes in `change` in the same transaction.
+    /// Sets an extended attribute, named as in [`get_xattr`](Self::get_xattr), with POSIX ACLs in
+    /// the same form, and the attributes in `change` in the same transaction.
     fn set_xattr(
         &self,
         name: &[u8],
@@ -73,22 +77,22 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
         Err(Error::ReadOnly)
     }
 
-    /// Removes an extended attribute, and sets the attributes in `change` in the same transaction. Errors:
-    /// `NoAttribute` if there is no attribute of this name.
+    /// Removes an extended attribute, and sets the attributes in `change` in the same transaction.
+    /// Errors: `NoAttribute` if there is no attribute of this name.
     fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
         let _ = (name, change);
         Err(Error::ReadOnly)
     }
 
-    /// Records a change of cached data at `time`, which changes the inode's times. Starts no transaction: the times are
-    /// written with the inode's next change, or by [`write_pending`](Self::write_pending). May be called concurrently
-    /// with reads.
+    /// Records a change of cached data at `time`, which changes the inode's times. Starts no
+    /// transaction: the times are written with the inode's next change, or by
+    /// [`write_pending`](Self::write_pending). May be called concurrently with reads.
     fn note_modified(&self, time: Timestamp) {
         let _ = time;
     }
 
-    /// Records an access to the contents at `time`, which changes the access time. Starts no transaction, like
-    /// [`note_modified`](Self::note_modified).
+    /// Records an access to the contents at `time`, which changes the access time. Starts no
+    /// transaction, like [`note_modified`](Self::note_modified).
     fn note_accessed(&self, time: Timestamp) {
         let _ = time;
     }
@@ -98,19 +102,20 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
         false
     }
 
-    /// Writes the times that [`note_modified`](Self::note_modified) and [`note_accessed`](Self::note_accessed) have
-    /// recorded.
+    /// Writes the times that [`note_modified`](Self::note_modified) and
+    /// [`note_accessed`](Self::note_accessed) have recorded.
     fn write_pending(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Deletes an inode without a name after its last use. Called once, as the last call for the inode.
+    /// Deletes an inode without a name after its last use. Called once, as the last call for the
+    /// inode.
     fn release(&self) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    /// Announces a [`sync`](Self::sync), before the data is written back: a format may choose blocks for the data so that
-    /// the sync has less to do.
+    /// Announces a [`sync`](Self::sync), before the data is written back: a format may choose
+    /// blocks for the data so that the sync has less to do.
     fn will_sync(&self) {}
 
     /// Announces that data is written again to move it, or that this has ended. A format that
@@ -119,8 +124,9 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
         let _ = is_moving;
     }
 
-    /// Makes the inode durable, with the map of its data in `range`, in bytes. With `data_only`, makes attributes
-    /// durable only if reading the data needs them. The data itself is on the device already.
+    /// Makes the inode durable, with the map of its data in `range`, in bytes. With `data_only`,
+    /// makes attributes durable only if reading the data needs them. The data itself is on the
+    /// device already.
     fn sync(&self, range: Range<u64>, data_only: bool) -> Result<()> {
         let _ = (range, data_only);
         Ok(())
@@ -129,12 +135,12 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
 
 /// The entries of a directory. For inodes of other types, all methods fail.
 pub trait Directory {
-    /// Returns the inode of `name` in this directory. "." and ".." are names like others. Errors: `NotFound`,
-    /// `NotDirectory`.
+    /// Returns the inode of `name` in this directory. "." and ".." are names like others. Errors:
+    /// `NotFound`, `NotDirectory`.
     fn lookup(&self, name: &[u8]) -> Result<InodeNumber>;
 
-    /// Calls `emit` for each entry from `from` on, including "." and "..", until it breaks or the directory ends. Each
-    /// entry has the cursor of the next entry.
+    /// Calls `emit` for each entry from `from` on, including "." and "..", until it breaks or the
+    /// directory ends. Each entry has the cursor of the next entry.
     fn read_dir(
         &self,
         from: DirCursor,
@@ -147,21 +153,22 @@ pub trait Directory {
         Err(Error::ReadOnly)
     }
 
-    /// Creates an inode without a name, in a block group near this directory. It is deleted if it is released without a
-    /// name.
+    /// Creates an inode without a name, in a block group near this directory. It is deleted if it
+    /// is released without a name.
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         let _ = new;
         Err(Error::ReadOnly)
     }
 
-    /// Adds a name in this directory to `inode`, which is no directory. Errors: `Exists` if the name exists.
+    /// Adds a name in this directory to `inode`, which is no directory. Errors: `Exists` if the
+    /// name exists.
     fn link(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
         let _ = (name, inode, time);
         Err(Error::ReadOnly)
     }
 
-    /// Removes the name of `inode`, which is no directory, from this directory. An inode that has lost its last name
-    /// exists until it is released.
+    /// Removes the name of `inode`, which is no directory, from this directory. An inode that has
+    /// lost its last name exists until it is released.
     fn unlink(&self, name: &[u8], inode: &dyn Inode, time: Timestamp) -> Result<()> {
         let _ = (name, inode, time);
         Err(Error::ReadOnly)
@@ -173,8 +180,8 @@ pub trait Directory {
         Err(Error::ReadOnly)
     }
 
-    /// Renames `moved` from `name` in this directory to `to`. The caller has checked that no directory is moved into
-    /// itself, and that the replaced inode is not `moved`.
+    /// Renames `moved` from `name` in this directory to `to`. The caller has checked that no
+    /// directory is moved into itself, and that the replaced inode is not `moved`.
     fn rename(
         &self,
         name: &[u8],
@@ -190,12 +197,13 @@ pub trait Directory {
 
 /// The data of a regular file, and the state that writing it needs.
 pub trait Data {
-    /// Returns the map and the size of a regular file's data. For `fiemap`, also those of a directory or symbolic link
-    /// with blocks. Errors: `Unsupported` for files that cannot be read yet.
+    /// Returns the map and the size of a regular file's data. For `fiemap`, also those of a
+    /// directory or symbolic link with blocks. Errors: `Unsupported` for files that cannot be read
+    /// yet.
     fn data(&self) -> Result<FileData<'_>>;
 
-    /// Returns the state for writing a regular file. `mapping` has its cached data, and `end_io` completes its
-    /// writes. Returns `None` if the file cannot be written to.
+    /// Returns the state for writing a regular file. `mapping` has its cached data, and `end_io`
+    /// completes its writes. Returns `None` if the file cannot be written to.
     fn writable_file(
         &self,
         mapping: Arc<Mapping>,
@@ -206,57 +214,65 @@ pub trait Data {
         Ok(None)
     }
 
-    /// Fails for a regular file whose data and size the format does not change. Called before the cache changes any of it.
+    /// Fails for a regular file whose data and size the format does not change. Called before the
+    /// cache changes any of it.
     fn check_changeable(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns how the data is compressed, or `None` if it is not. Errors: `Unsupported` if the volume has no compressed
-    /// files.
+    /// Returns how the data is compressed, or `None` if it is not. Errors: `Unsupported` if the
+    /// volume has no compressed files.
     fn compression(&self) -> Result<Option<Compression>> {
         Err(Unsupported::Operation("compression").into())
     }
 
-    /// Sets how the data of a compressed file is compressed: the format's number of the algorithm, and the logarithm to the
-    /// base 2 of the number of blocks in a cluster. Errors: `FileTooLarge` for files with blocks; `InvalidArgument` for
-    /// files that are not compressed, and values that the format does not have.
+    /// Sets how the data of a compressed file is compressed: the format's number of the algorithm,
+    /// and the logarithm to the base 2 of the number of blocks in a cluster. Errors: `FileTooLarge`
+    /// for files with blocks; `InvalidArgument` for files that are not compressed, and values that
+    /// the format does not have.
     fn set_compression(&self, algorithm: u8, log_cluster_blocks: u8) -> Result<()> {
         let _ = (algorithm, log_cluster_blocks);
         Err(Unsupported::Operation("compression").into())
     }
 
-    /// Frees the blocks that compression saves. Returns their number. The data cannot be changed afterwards. The cache has
-    /// no dirty data, and none is in flight. Errors: `InvalidArgument` if the file is not compressed, or they are free.
+    /// Frees the blocks that compression saves. Returns their number. The data cannot be changed
+    /// afterwards. The cache has no dirty data, and none is in flight. Errors: `InvalidArgument` if
+    /// the file is not compressed, or they are free.
     fn release_saved_blocks(&self, time: Timestamp) -> Result<u64> {
         let _ = time;
         Err(Unsupported::Operation("compression").into())
     }
 
-    /// Reserves the blocks that were [released](Self::release_saved_blocks). Returns their number. The data can be changed
-    /// afterwards. Errors: `InvalidArgument` if the file is not compressed, or they were not released.
+    /// Reserves the blocks that were [released](Self::release_saved_blocks). Returns their number.
+    /// The data can be changed afterwards. Errors: `InvalidArgument` if the file is not compressed,
+    /// or they were not released.
     fn reserve_saved_blocks(&self, time: Timestamp) -> Result<u64> {
         let _ = time;
         Err(Unsupported::Operation("compression").into())
     }
 
-    /// Starts an atomic write of a regular file: data that is written from now on, and the size, are shown by reads, but
-    /// the file on the device stays as it is until [`commit_atomic_write`](Self::commit_atomic_write). The cache has no
-    /// dirty data, and none is in flight. Until the end of the atomic write, the file is not truncated, and its blocks are
-    /// not allocated or freed by other calls. Errors: `Unsupported` for files whose data cannot be written in this way.
+    /// Starts an atomic write of a regular file: data that is written from now on, and the size,
+    /// are shown by reads, but the file on the device stays as it is until
+    /// [`commit_atomic_write`](Self::commit_atomic_write). The cache has no dirty data, and none is
+    /// in flight. Until the end of the atomic write, the file is not truncated, and its blocks are
+    /// not allocated or freed by other calls. Errors: `Unsupported` for files whose data cannot be
+    /// written in this way.
     fn start_atomic_write(&self, kind: AtomicWrite) -> Result<()> {
         let _ = kind;
         Err(Unsupported::Operation("atomic writes").into())
     }
 
-    /// Commits the atomic write, durably: gives the file its data, and a size of `size` bytes. After a crash, the file has
-    /// all of it or none. The cache has no dirty data, and none is in flight.
+    /// Commits the atomic write, durably: gives the file its data, and a size of `size` bytes.
+    /// After a crash, the file has all of it or none. The cache has no dirty data, and none is in
+    /// flight.
     fn commit_atomic_write(&self, size: u64) -> Result<()> {
         let _ = size;
         Err(Unsupported::Operation("atomic writes").into())
     }
 
-    /// Ends the atomic write, if there is one, and drops its data: the file is as it was before. The cache has no dirty
-    /// data, and none is in flight. May be called after the volume was closed.
+    /// Ends the atomic write, if there is one, and drops its data: the file is as it was before.
+    /// The cache has no dirty data, and none is in flight. May be called after the volume was
+    /// closed.
     fn abort_atomic_write(&self) {}
 
     /// Records that the file was opened for writing once more.
@@ -277,7 +293,8 @@ pub struct Compression {
     pub saved_blocks: u64,
 }
 
-/// What a file has after an [atomic write](Data::start_atomic_write), besides the data of the write.
+/// What a file has after an [atomic write](Data::start_atomic_write), besides the data of the
+/// write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicWrite {
     /// Its old data, where nothing was written.
@@ -293,56 +310,58 @@ pub trait Allocation {
         i64::MAX as u64
     }
 
-    /// Fails if a regular file cannot be truncated to `size`, which is not greater than its size. Called before the cache
-    /// changes.
+    /// Fails if a regular file cannot be truncated to `size`, which is not greater than its size.
+    /// Called before the cache changes.
     fn check_truncation(&self, size: u64) -> Result<()> {
         let _ = size;
         Ok(())
     }
 
-    /// Sets the size of a regular file, and the times of its change. Frees the blocks past the size, unless
-    /// `keeps_space`.
+    /// Sets the size of a regular file, and the times of its change. Frees the blocks past the
+    /// size, unless `keeps_space`.
     fn set_size(&self, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
         let _ = (size, keeps_space, time);
         Err(Error::ReadOnly)
     }
 
-    /// Allocates all blocks of a regular file in `range`, also past its end. Blocks without data read as zeroes. The
-    /// size stays. Errors: `NoSpace`; then nothing was allocated.
+    /// Allocates all blocks of a regular file in `range`, also past its end. Blocks without data
+    /// read as zeroes. The size stays. Errors: `NoSpace`; then nothing was allocated.
     fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         let _ = range;
         Err(Unsupported::Operation("fallocate").into())
     }
 
-    /// Prepares a regular file for [`clear`](Self::clear), before the cache zeroes parts of its blocks. Formats that
-    /// store data in the inode move it to blocks.
+    /// Prepares a regular file for [`clear`](Self::clear), before the cache zeroes parts of its
+    /// blocks. Formats that store data in the inode move it to blocks.
     fn prepare_to_clear(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Makes whole blocks of a regular file a hole. With `keeps_space`, makes them allocated blocks that read as
-    /// zeroes. The cache has no data of these blocks.
+    /// Makes whole blocks of a regular file a hole. With `keeps_space`, makes them allocated blocks
+    /// that read as zeroes. The cache has no data of these blocks.
     fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
         let _ = (range, keeps_space);
         Err(Unsupported::Operation("fallocate").into())
     }
 
-    /// Removes `range` from a regular file of `size` bytes, or inserts a hole there. The data behind the range moves,
-    /// and the size changes. The cache has no data from the start of the range on, and all of it is on the device.
+    /// Removes `range` from a regular file of `size` bytes, or inserts a hole there. The data
+    /// behind the range moves, and the size changes. The cache has no data from the start of the
+    /// range on, and all of it is on the device.
     fn shift(&self, range: Range<FileOffset>, to: Shift, size: u64, time: Timestamp) -> Result<()> {
         let _ = (range, to, size, time);
         Err(Unsupported::Operation("fallocate").into())
     }
 
-    /// Returns how often cleaning has failed to move the blocks of a pinned file, which are written in place; `None` for a
-    /// regular file that is not pinned. Errors: `Unsupported` for formats that never move blocks.
+    /// Returns how often cleaning has failed to move the blocks of a pinned file, which are written
+    /// in place; `None` for a regular file that is not pinned. Errors: `Unsupported` for formats
+    /// that never move blocks.
     fn pin_failures(&self) -> Result<Option<u32>> {
         Err(Unsupported::Operation("pinning files").into())
     }
 
-    /// Pins a regular file, or ends that. The cache has no dirty data, and none is in flight. Errors: `FileTooLarge` for a
-    /// file that has blocks already; `Unsupported` for formats without pinned files, and files that cannot be written in
-    /// place.
+    /// Pins a regular file, or ends that. The cache has no dirty data, and none is in flight.
+    /// Errors: `FileTooLarge` for a file that has blocks already; `Unsupported` for formats without
+    /// pinned files, and files that cannot be written in place.
     fn set_pinned(&self, is_pinned: bool) -> Result<()> {
         let _ = is_pinned;
         Err(Unsupported::Operation("pinning files").into())
@@ -365,10 +384,10 @@ pub trait Allocation {
         Err(Unsupported::Operation("moving extents").into())
     }
 
-    /// Exchanges the blocks of a regular file in `range`, which are whole blocks, with those of `donor` from `to` on.
-    /// Calls `copy` to copy the data to the new blocks before. Returns the number of bytes whose move is durable. The
-    /// range of `donor` reads as zeroes afterwards. The cache has no data of `donor`, and no I/O is in flight for
-    /// either file.
+    /// Exchanges the blocks of a regular file in `range`, which are whole blocks, with those of
+    /// `donor` from `to` on. Calls `copy` to copy the data to the new blocks before. Returns the
+    /// number of bytes whose move is durable. The range of `donor` reads as zeroes afterwards. The
+    /// cache has no data of `donor`, and no I/O is in flight for either file.
     fn move_extents(
         &self,
         range: Range<FileOffset>,

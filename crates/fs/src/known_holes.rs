@@ -1,5 +1,6 @@
-//! The last hole and the last data of the device that a scan of metadata blocks found. Adjacent blocks are mostly both in
-//! a hole, or both have data, and asking the host for each of them would take longer than to read it.
+//! The last hole and the last data of the device that a scan of metadata blocks found. Adjacent
+//! blocks are mostly both in a hole, or both have data, and asking the host for each of them would
+//! take longer than to read it.
 
 use std::ops::Range;
 
@@ -21,8 +22,8 @@ impl Default for KnownHoles {
 }
 
 impl KnownHoles {
-    /// Returns the first block from `from` on that may have data, or is past the end of the device. All before it are
-    /// zeroes.
+    /// Returns the first block from `from` on that may have data, or is past the end of the device.
+    /// All before it are zeroes.
     pub fn next_data(&mut self, metadata: &MetadataCache, from: FsBlock) -> FsBlock {
         if !(self.start..self.data.end).contains(&from) {
             self.start = from;
@@ -48,7 +49,8 @@ mod tests {
 
     use super::*;
 
-    /// A device of 100 blocks with data in blocks 10 to 19, at the end of block 40, and at the beginning of block 99.
+    /// A device of 100 blocks with data in blocks 10 to 19, at the end of block 40, and at the
+    /// beginning of block 99.
     #[derive(Debug, Default)]
     struct Device {
         questions: AtomicU64,

@@ -1,7 +1,7 @@
 //! The traits between the vfs and the formats, and the parts that formats share.
 //!
-//! A format implements [`Format`], [`FileSystem`] and [`Inode`]. The vfs uses formats only through these traits.
-//! Not here: any one format, and locks of inodes.
+//! A format implements [`Format`], [`FileSystem`] and [`Inode`]. The vfs uses formats only through
+//! these traits. Not here: any one format, and locks of inodes.
 #![forbid(unsafe_code)]
 
 pub mod acl;

@@ -34,8 +34,8 @@ impl SyncDelays {
         self.next
     }
 
-    /// Returns whether one of the first `count` delays is in progress. Nothing waits for later ones: with many threads, there
-    /// might always be one.
+    /// Returns whether one of the first `count` delays is in progress. Nothing waits for later
+    /// ones: with many threads, there might always be one.
     pub fn has_any_of_first(&self, count: u64) -> bool {
         self.open.first().is_some_and(|&first| first < count)
     }

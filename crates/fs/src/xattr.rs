@@ -1,5 +1,5 @@
-//! Names of extended attributes: prefixes, which volumes store as numbers. ext4 and f2fs have the same numbers.
-//! Not here: the stored lists of attributes, and permission to use them.
+//! Names of extended attributes: prefixes, which volumes store as numbers. ext4 and f2fs have the
+//! same numbers. Not here: the stored lists of attributes, and permission to use them.
 
 use base::{Error, Result, Unsupported};
 
@@ -22,7 +22,8 @@ impl NameIndex {
     pub const SYSTEM: Self = Self(7);
     /// No prefix: names under it are not shown. The attribute `c` is the encryption context.
     pub const ENCRYPTION: Self = Self(9);
-    /// No prefix: names under it are not shown. The attribute `v` of f2fs is the position of the verity descriptor.
+    /// No prefix: names under it are not shown. The attribute `v` of f2fs is the position of the
+    /// verity descriptor.
     pub const VERITY: Self = Self(11);
 }
 
@@ -32,8 +33,9 @@ const NAME_BYTES_MAX: usize = 255;
 /// The name of the attribute with a file's capabilities.
 pub const CAPABILITIES: &[u8] = b"security.capability";
 
-/// Errors: setxattr(2) refuses to set the attribute `name` to `value` on all file systems: the name is longer, prefix included, or
-/// the value is no set of capabilities that Linux reads. Images that others have made may have such attributes.
+/// Errors: setxattr(2) refuses to set the attribute `name` to `value` on all file systems: the name
+/// is longer, prefix included, or the value is no set of capabilities that Linux reads. Images that
+/// others have made may have such attributes.
 pub fn check_settable(name: &[u8], value: &[u8]) -> Result<()> {
     /// The bit that makes capabilities effective, beside the revision in the first word.
     const EFFECTIVE: u32 = 1;
@@ -88,8 +90,8 @@ const COMMON: [Prefix; 5] = [
     Prefix::of_names(NameIndex::SECURITY, b"security."),
 ];
 
-/// The names that the attributes of a format can have. Attributes with other numbers (5 Lustre, 9 encryption, 11
-/// verity) have no names in `listxattr(2)`.
+/// The names that the attributes of a format can have. Attributes with other numbers (5 Lustre, 9
+/// encryption, 11 verity) have no names in `listxattr(2)`.
 #[derive(Clone, Copy, Debug)]
 pub struct NameTable {
     /// The prefixes besides those that all formats have.
@@ -115,8 +117,9 @@ impl NameTable {
         (!self.hidden.contains(&stored)).then_some(stored)
     }
 
-    /// Returns the stored form of the name of an attribute that is to be set or removed. Errors: `Unsupported` and
-    /// `InvalidArgument` for names that cannot be changed; Linux refuses these, too.
+    /// Returns the stored form of the name of an attribute that is to be set or removed. Errors:
+    /// `Unsupported` and `InvalidArgument` for names that cannot be changed; Linux refuses these,
+    /// too.
     pub fn changeable_name<'n>(&self, full: &'n [u8]) -> Result<(NameIndex, &'n [u8])> {
         if self.prefixes().any(|prefix| prefix.takes_name && prefix.text == full) {
             return Err(Error::InvalidArgument("the attribute's name is empty after its prefix"));

@@ -8,7 +8,8 @@ use iomap::Transform;
 use crate::cipher::Cipher;
 use crate::iv::Ivs;
 
-/// The cipher of a file's contents. It converts data units, which are blocks or equal parts of them.
+/// The cipher of a file's contents. It converts data units, which are blocks or equal parts of
+/// them.
 pub struct Contents {
     cipher: Cipher,
     ivs: Ivs,

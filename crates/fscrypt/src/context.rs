@@ -39,8 +39,9 @@ impl Context {
         }
     }
 
-    /// Returns the context of `inode` that is stored in `bytes`. Errors: `Corrupt`; `Unsupported` for versions, modes
-    /// and flags that are unknown, and for combinations of them that kernels refuse.
+    /// Returns the context of `inode` that is stored in `bytes`. Errors: `Corrupt`; `Unsupported`
+    /// for versions, modes and flags that are unknown, and for combinations of them that kernels
+    /// refuse.
     pub fn parse(bytes: &[u8], inode: InodeNumber) -> Result<Self> {
         let corrupt =
             |problem| Error::corrupt("encryption context", Location::inode(inode), problem);

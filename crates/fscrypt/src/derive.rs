@@ -28,8 +28,8 @@ pub enum Purpose {
     InodeHash = 7,
 }
 
-/// Returns the first `length` bytes that the master key `raw` gives for `purpose` and `info`, as policies of version 2
-/// define.
+/// Returns the first `length` bytes that the master key `raw` gives for `purpose` and `info`, as
+/// policies of version 2 define.
 pub fn derive(raw: &[u8], purpose: Purpose, info: &[&[u8]], length: usize) -> Zeroizing<Vec<u8>> {
     let mut key = Zeroizing::new(vec![0; length]);
     let purpose = [purpose as u8];
@@ -46,8 +46,8 @@ pub fn derive_array(raw: &[u8], purpose: Purpose, info: &[&[u8]]) -> Zeroizing<[
     Zeroizing::new(derived[..].try_into().expect("16 bytes"))
 }
 
-/// Returns the key of a file in a policy of version 1: the first `length` bytes of the master key `raw`, encrypted with
-/// the nonce.
+/// Returns the key of a file in a policy of version 1: the first `length` bytes of the master key
+/// `raw`, encrypted with the nonce.
 ///
 /// Panics if the master key is shorter, or `length` is not a multiple of 16.
 pub fn derive_v1(raw: &[u8], nonce: &Nonce, length: usize) -> Zeroizing<Vec<u8>> {
@@ -58,8 +58,8 @@ pub fn derive_v1(raw: &[u8], nonce: &Nonce, length: usize) -> Zeroizing<Vec<u8>>
     key
 }
 
-/// Returns the descriptor that user space usually gives to the master key `raw`: the start of the SHA-512 of its
-/// SHA-512.
+/// Returns the descriptor that user space usually gives to the master key `raw`: the start of the
+/// SHA-512 of its SHA-512.
 pub fn usual_descriptor(raw: &[u8]) -> [u8; 8] {
     let digest = Sha512::digest(Sha512::digest(raw));
     let mut descriptor = [0; 8];

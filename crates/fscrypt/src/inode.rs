@@ -7,7 +7,8 @@ use base::{Error, InodeNumber, Result, Unsupported};
 
 use crate::{Contents, Names, NoKeyName, stored_target};
 
-/// The ciphers of an encrypted inode, which are kept from their first use on. They are never set without the key.
+/// The ciphers of an encrypted inode, which are kept from their first use on. They are never set
+/// without the key.
 #[derive(Debug, Default)]
 pub struct Ciphers {
     contents: OnceLock<Arc<Contents>>,
@@ -15,8 +16,8 @@ pub struct Ciphers {
 }
 
 impl Ciphers {
-    /// Returns the cipher of the contents of the file `inode`, which `find` returns at first. Errors: `Unsupported`
-    /// without the key; those of `find`.
+    /// Returns the cipher of the contents of the file `inode`, which `find` returns at first.
+    /// Errors: `Unsupported` without the key; those of `find`.
     pub fn contents(
         &self,
         inode: InodeNumber,
@@ -29,8 +30,8 @@ impl Ciphers {
         Ok(self.contents.get_or_init(|| Arc::new(cipher)))
     }
 
-    /// Returns the cipher of the names in a directory, or of the target of a symbolic link, which `find` returns at
-    /// first; `None` without the key. Errors: those of `find`.
+    /// Returns the cipher of the names in a directory, or of the target of a symbolic link, which
+    /// `find` returns at first; `None` without the key. Errors: those of `find`.
     pub fn names(&self, find: impl FnOnce() -> Result<Option<Names>>) -> Result<Option<&Names>> {
         if let Some(cipher) = self.names.get() {
             return Ok(Some(cipher));
@@ -49,8 +50,9 @@ pub enum StoredName {
 }
 
 impl StoredName {
-    /// Returns what the name `shown`, which is not "." or "..", is stored as. `names` is the cipher of its directory,
-    /// with the key. Errors: `NotFound` if no name is shown like that; `NameTooLong`.
+    /// Returns what the name `shown`, which is not "." or "..", is stored as. `names` is the cipher
+    /// of its directory, with the key. Errors: `NotFound` if no name is shown like that;
+    /// `NameTooLong`.
     pub fn of(shown: &[u8], names: Option<&Names>) -> Result<Self> {
         match names {
             Some(names) => names.encrypt(shown).map(Self::Encrypted),
@@ -76,8 +78,8 @@ impl<'d> ShownNames<'d> {
         names.map_or(Self::NoKey, Self::Decrypted)
     }
 
-    /// Returns the name that is shown for `stored`. `dirhash` returns the major and minor hashes by which the directory
-    /// orders the entry, or zeroes. Errors: `Corrupt`.
+    /// Returns the name that is shown for `stored`. `dirhash` returns the major and minor hashes by
+    /// which the directory orders the entry, or zeroes. Errors: `Corrupt`.
     pub fn name<'n>(
         &self,
         stored: &'n [u8],
@@ -92,8 +94,8 @@ impl<'d> ShownNames<'d> {
     }
 }
 
-/// Returns the target that is shown for the symbolic link `inode`, whose stored form begins `stored`. `names` is its
-/// cipher, with the key. Errors: `Corrupt`.
+/// Returns the target that is shown for the symbolic link `inode`, whose stored form begins
+/// `stored`. `names` is its cipher, with the key. Errors: `Corrupt`.
 pub fn shown_target(stored: &[u8], names: Option<&Names>, inode: InodeNumber) -> Result<Vec<u8>> {
     match names {
         Some(names) => names.decrypt_target(stored),
@@ -104,5 +106,6 @@ pub fn shown_target(stored: &[u8], names: Option<&Names>, inode: InodeNumber) ->
     }
 }
 
-/// The attribute whose value is the encryption context, by the name after its prefix. ext4 and f2fs have the same.
+/// The attribute whose value is the encryption context, by the name after its prefix. ext4 and f2fs
+/// have the same.
 pub const CONTEXT_NAME: &[u8] = b"c";

@@ -22,7 +22,8 @@ pub enum Ivs {
 }
 
 impl Ivs {
-    /// Returns the vectors for an inode with `context` and the number `inode`, with the master key `raw`.
+    /// Returns the vectors for an inode with `context` and the number `inode`, with the master key
+    /// `raw`.
     pub fn new(context: &Context, inode: u32, raw: &[u8]) -> Self {
         match context.policy.iv {
             IvRule::PerFileKey => Self::Index,

@@ -16,7 +16,8 @@ type Line = (Option<[u8; 8]>, Zeroizing<Vec<u8>>);
 
 const BAD_LINE: Error = Error::InvalidArgument("a line in a key file is not a key in hexadecimal");
 
-/// Returns the contents of the file at `path`. Errors: `Open`; `InvalidArgument` if it is longer than keys can be.
+/// Returns the contents of the file at `path`. Errors: `Open`; `InvalidArgument` if it is longer
+/// than keys can be.
 pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     // The buffer does not grow, since that would leave copies of the keys.
     let mut contents = Zeroizing::new(vec![0; FILE_BYTES_MAX + 1]);

@@ -51,9 +51,10 @@ pub struct Owner {
 }
 
 impl Keys {
-    /// Reads a set of keys from the file at `path`: a raw key of 16 to 64 bytes, or lines with keys in hexadecimal. A
-    /// line can begin with a descriptor of 16 digits and a colon, for policies of version 1 whose descriptor is not
-    /// computed from the key. Empty lines, and lines that begin with `#`, are ignored.
+    /// Reads a set of keys from the file at `path`: a raw key of 16 to 64 bytes, or lines with keys
+    /// in hexadecimal. A line can begin with a descriptor of 16 digits and a colon, for policies of
+    /// version 1 whose descriptor is not computed from the key. Empty lines, and lines that begin
+    /// with `#`, are ignored.
     ///
     /// Errors: `Open`; `InvalidArgument` if the file has another form.
     pub fn read_file(path: impl AsRef<Path>) -> Result<Self> {
@@ -80,12 +81,14 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Adds a master key, and returns its identifier. Errors: `InvalidArgument` if it does not have 16 to 64 bytes.
+    /// Adds a master key, and returns its identifier. Errors: `InvalidArgument` if it does not have
+    /// 16 to 64 bytes.
     pub fn add(&mut self, raw: &[u8]) -> Result<KeyId> {
         self.add_with(None, Zeroizing::new(raw.to_vec()))
     }
 
-    /// Adds a master key with a descriptor that is not computed from it. Errors: as [`add`](Self::add).
+    /// Adds a master key with a descriptor that is not computed from it. Errors: as
+    /// [`add`](Self::add).
     pub fn add_with_descriptor(&mut self, descriptor: [u8; 8], raw: &[u8]) -> Result<KeyId> {
         self.add_with(Some(descriptor), Zeroizing::new(raw.to_vec()))
     }
@@ -112,16 +115,18 @@ impl Keys {
         })
     }
 
-    /// Returns the cipher for the contents of the regular file `owner` with `context`; `None` without the key.
+    /// Returns the cipher for the contents of the regular file `owner` with `context`; `None`
+    /// without the key.
     ///
-    /// Errors: `Corrupt`; `Unsupported` for sizes of data units that kernels refuse; `InvalidArgument` if the key is
-    /// too short for the mode.
+    /// Errors: `Corrupt`; `Unsupported` for sizes of data units that kernels refuse;
+    /// `InvalidArgument` if the key is too short for the mode.
     pub fn contents(&self, context: &Context, owner: &Owner) -> Result<Option<Contents>> {
         let policy = &context.policy;
         let Some(key) = self.find(policy.key) else { return Ok(None) };
         let block_shift = owner.block_size.shift();
         let unit_shift = policy.log2_data_unit_size.map_or(block_shift, u32::from);
-        // The sum with the hash of the inode number wraps around, which hardware allows only with whole blocks.
+        // The sum with the hash of the inode number wraps around, which hardware allows only with
+        // whole blocks.
         let is_valid = match policy.iv {
             IvRule::InodeLblk32 => unit_shift == block_shift,
             _ => (9..=block_shift).contains(&unit_shift),
@@ -134,8 +139,9 @@ impl Keys {
         Ok(Some(Contents::new(cipher, ivs, unit_shift)))
     }
 
-    /// Returns the cipher for the names in the directory, or the target of the symbolic link, `owner` with `context`;
-    /// `None` without the key. Errors: `Corrupt`; `InvalidArgument` if the key is too short for the mode.
+    /// Returns the cipher for the names in the directory, or the target of the symbolic link,
+    /// `owner` with `context`; `None` without the key. Errors: `Corrupt`; `InvalidArgument` if the
+    /// key is too short for the mode.
     pub fn names(&self, context: &Context, owner: &Owner) -> Result<Option<Names>> {
         let policy = &context.policy;
         let Some(key) = self.find(policy.key) else { return Ok(None) };

@@ -1,10 +1,12 @@
-//! The encryption of files that ext4 and f2fs share ("fscrypt"): policies, master keys, contents and names.
+//! The encryption of files that ext4 and f2fs share ("fscrypt"): policies, master keys, contents
+//! and names.
 //!
-//! A format reads the [`Context`] of an encrypted inode and asks [`Keys`] for the ciphers of the inode: [`Contents`]
-//! for regular files, [`Names`] for directories and symbolic links, which it keeps as [`Ciphers`]. Without the key,
-//! names are shown as [`NoKeyName`]s.
+//! A format reads the [`Context`] of an encrypted inode and asks [`Keys`] for the ciphers of the
+//! inode: [`Contents`] for regular files, [`Names`] for directories and symbolic links, which it
+//! keeps as [`Ciphers`]. Without the key, names are shown as [`NoKeyName`]s.
 //!
-//! Source: kernel documentation, `filesystems/fscrypt.rst`. Not here: I/O, except for reading files of keys.
+//! Source: kernel documentation, `filesystems/fscrypt.rst`. Not here: I/O, except for reading files
+//! of keys.
 #![forbid(unsafe_code)]
 
 mod cipher;

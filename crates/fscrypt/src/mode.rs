@@ -59,7 +59,8 @@ impl Mode {
         }
     }
 
-    /// Returns the strength of the mode in bytes. The master keys of policies of version 2 are at least as long.
+    /// Returns the strength of the mode in bytes. The master keys of policies of version 2 are at
+    /// least as long.
     pub(crate) fn strength_bytes(self) -> usize {
         self.key_bytes().min(32)
     }

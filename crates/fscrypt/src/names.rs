@@ -41,8 +41,8 @@ impl Names {
         Self { cipher, iv, padding, hasher, inode }
     }
 
-    /// Returns the name whose stored form is `stored`, which is not that of "." or "..". Errors: `Corrupt` if it
-    /// cannot be a name.
+    /// Returns the name whose stored form is `stored`, which is not that of "." or "..". Errors:
+    /// `Corrupt` if it cannot be a name.
     pub fn decrypt(&self, stored: &[u8]) -> Result<Vec<u8>> {
         let name = self.decrypt_padded(stored, "encrypted name")?;
         if name.contains(&b'/') || matches!(&name[..], b"." | b"..") {
@@ -57,13 +57,14 @@ impl Names {
         self.encrypt_padded(name, NAME_BYTES_MAX)
     }
 
-    /// Returns the target of a symbolic link whose stored form, with its length, begins `stored`. Errors: `Corrupt`.
+    /// Returns the target of a symbolic link whose stored form, with its length, begins `stored`.
+    /// Errors: `Corrupt`.
     pub fn decrypt_target(&self, stored: &[u8]) -> Result<Vec<u8>> {
         self.decrypt_padded(stored_target(stored, self.inode)?, "encrypted symbolic link")
     }
 
-    /// Returns the stored form of the target of a symbolic link, with its length. It has at most `max` bytes.
-    /// Errors: `NameTooLong`.
+    /// Returns the stored form of the target of a symbolic link, with its length. It has at most
+    /// `max` bytes. Errors: `NameTooLong`.
     pub fn encrypt_target(&self, target: &[u8], max: usize) -> Result<Vec<u8>> {
         let max = max.min(TARGET_HEADER_BYTES + usize::from(u16::MAX));
         let encrypted = self.encrypt_padded(target, max.saturating_sub(TARGET_HEADER_BYTES))?;
@@ -71,8 +72,9 @@ impl Names {
         Ok([&length.to_le_bytes()[..], &encrypted].concat())
     }
 
-    /// Returns the hash of a name, by which directories with case folding and encryption order their entries. The
-    /// caller has folded the name. Returns `None` for policies of version 1, which such directories cannot have.
+    /// Returns the hash of a name, by which directories with case folding and encryption order
+    /// their entries. The caller has folded the name. Returns `None` for policies of version 1,
+    /// which such directories cannot have.
     pub fn dirhash(&self, name: &[u8]) -> Option<u64> {
         self.hasher.as_ref().map(|hasher| hasher.hash(name))
     }
@@ -102,8 +104,8 @@ impl Names {
     }
 }
 
-/// Returns the encrypted target of the symbolic link `inode`, without its length, which begins `stored`. Errors:
-/// `Corrupt`.
+/// Returns the encrypted target of the symbolic link `inode`, without its length, which begins
+/// `stored`. Errors: `Corrupt`.
 pub fn stored_target(stored: &[u8], inode: InodeNumber) -> Result<&[u8]> {
     let truncated = |needed: usize| {
         let (needed, available) = (needed as u64, stored.len() as u64);

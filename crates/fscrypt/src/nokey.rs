@@ -3,7 +3,8 @@
 use data_encoding::BASE64URL_NOPAD;
 use sha2::{Digest, Sha256};
 
-/// The number of bytes of a stored name that are part of the encoded form. A hash represents further bytes.
+/// The number of bytes of a stored name that are part of the encoded form. A hash represents
+/// further bytes.
 const BYTES_MAX: usize = 149;
 /// The length of the hash of a name in a directory.
 const DIRHASH_BYTES: usize = 8;
@@ -20,8 +21,9 @@ pub struct NoKeyName {
 }
 
 impl NoKeyName {
-    /// Returns the name of an entry with the stored name `stored`, at least one byte, and the major and minor hashes by
-    /// which its directory orders it; zeroes if it does not, or for targets of symbolic links.
+    /// Returns the name of an entry with the stored name `stored`, at least one byte, and the major
+    /// and minor hashes by which its directory orders it; zeroes if it does not, or for targets of
+    /// symbolic links.
     pub fn new(dirhash: [u32; 2], stored: &[u8]) -> Self {
         match stored.split_at_checked(BYTES_MAX) {
             Some((bytes, rest)) if !rest.is_empty() => {
@@ -48,7 +50,8 @@ impl NoKeyName {
         BASE64URL_NOPAD.encode(&raw)
     }
 
-    /// Returns the name whose shown form is `shown`, or `None` if there is none. No entry has such a name.
+    /// Returns the name whose shown form is `shown`, or `None` if there is none. No entry has such
+    /// a name.
     pub fn decode(shown: &[u8]) -> Option<Self> {
         const LENGTH_MAX: usize = DIRHASH_BYTES + BYTES_MAX + DIGEST_BYTES;
         if shown.len() > BASE64URL_NOPAD.encode_len(LENGTH_MAX) {
@@ -67,7 +70,8 @@ impl NoKeyName {
         }
     }
 
-    /// Returns whether this is the name of an entry with the stored name `stored`. The hash is not compared.
+    /// Returns whether this is the name of an entry with the stored name `stored`. The hash is not
+    /// compared.
     pub fn matches(&self, stored: &[u8]) -> bool {
         let Self { bytes, digest, .. } = Self::new(self.dirhash, stored);
         bytes == self.bytes && digest == self.digest

@@ -1,4 +1,5 @@
-//! The layouts of encryption contexts, which are the values of an extended attribute of each encrypted inode.
+//! The layouts of encryption contexts, which are the values of an extended attribute of each
+//! encrypted inode.
 //!
 //! Source: kernel documentation, `filesystems/fscrypt.rst`, "Encryption context".
 

@@ -42,9 +42,11 @@ pub enum IvRule {
     PerFileKey,
     /// The index of the data unit and the file's nonce. All files with a mode share a key.
     DirectKey,
-    /// The index of the data unit and the inode number, in 64 bits. All files of a volume share a key.
+    /// The index of the data unit and the inode number, in 64 bits. All files of a volume share a
+    /// key.
     InodeLblk64,
-    /// The index of the data unit plus a hash of the inode number, in 32 bits. All files of a volume share a key.
+    /// The index of the data unit plus a hash of the inode number, in 32 bits. All files of a
+    /// volume share a key.
     InodeLblk32,
 }
 
@@ -66,8 +68,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Returns the rule and the padding of `flags`, which are the flags of a context of `inode`. Errors: `Corrupt` for
-    /// rules that exclude each other, `Unsupported` for unknown flags.
+    /// Returns the rule and the padding of `flags`, which are the flags of a context of `inode`.
+    /// Errors: `Corrupt` for rules that exclude each other, `Unsupported` for unknown flags.
     pub(crate) fn parse_flags(flags: u8, inode: InodeNumber) -> Result<(IvRule, usize)> {
         let name_padding = 4 << (flags & FLAGS_PADDING);
         let iv = match flags & !FLAGS_PADDING {

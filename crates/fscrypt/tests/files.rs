@@ -1,4 +1,5 @@
-//! Contents, names and targets that are encrypted and decrypted again under all policies, and damaged ones.
+//! Contents, names and targets that are encrypted and decrypted again under all policies, and
+//! damaged ones.
 
 use base::{BlockSize, Error, FileOffset, InodeNumber};
 use data_encoding::HEXLOWER;

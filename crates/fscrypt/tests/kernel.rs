@@ -19,7 +19,8 @@ const BLOCK: BlockSize = BlockSize::from_shift(12).unwrap();
 /// Lengths of names on both sides of the limits of padding and of names without the key.
 const NAME_LENGTHS: [usize; 9] = [1, 15, 16, 17, 100, 149, 150, 200, 255];
 
-/// A tree of one directory under a policy: names and contents of files, names and targets of symbolic links.
+/// A tree of one directory under a policy: names and contents of files, names and targets of
+/// symbolic links.
 struct Tree {
     policy: Policy,
     folder: &'static str,
@@ -54,8 +55,9 @@ impl Tree {
         }
     }
 
-    /// Checks that the decrypted names, contents and targets on the device are those of the tree, and that the
-    /// kernel's names without the key, which are in `shown`, are those of the stored names.
+    /// Checks that the decrypted names, contents and targets on the device are those of the tree,
+    /// and that the kernel's names without the key, which are in `shown`, are those of the stored
+    /// names.
     fn check(&self, volume: &RawVolume, keys: &Keys, shown: &Shown) {
         let context_of = |number: u64| {
             let stored = Context { policy: self.policy, nonce: [0; 16] }.to_bytes();

@@ -1,5 +1,5 @@
-//! Child processes: the fork, questions that a child answers, and waits for a child. Not here: what a child leaves of its parent
-//! (`session::process`).
+//! Child processes: the fork, questions that a child answers, and waits for a child. Not here: what
+//! a child leaves of its parent (`session::process`).
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(10);
 /// The exit status of a child whose answer is yes.
 const YES: u8 = 3;
 
-/// Returns the answer of a child to `question`, whose system calls may never end. `None` after `timeout`.
+/// Returns the answer of a child to `question`, whose system calls may never end. `None` after
+/// `timeout`.
 ///
 /// This function **forks**: no other thread may be running.
 pub fn ask(timeout: Duration, question: impl FnOnce() -> bool) -> Result<Option<bool>, Errno> {
@@ -56,15 +57,16 @@ pub struct Child {
     pid: Pid,
 }
 
-/// Forks. Fails with EBUSY if other threads are running, since locks that they hold would stay locked in the child.
+/// Forks. Fails with EBUSY if other threads are running, since locks that they hold would stay
+/// locked in the child.
 pub fn fork() -> Result<Side, Errno> {
     // Without /proc, the number of threads is unknown.
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
         return Err(Errno::BUSY);
     }
     keep_outcomes();
-    // SAFETY: no other thread is running. So the child finds every lock, including the allocator's, as this thread left
-    // it, and may do whatever this thread may.
+    // SAFETY: no other thread is running. So the child finds every lock, including the allocator's,
+    // as this thread left it, and may do whatever this thread may.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         return Ok(Side::Child);
@@ -76,10 +78,11 @@ pub fn fork() -> Result<Side, Errno> {
     }
 }
 
-/// Makes the kernel keep the outcomes of children until they are waited for. A parent that ignores SIGCHLD passes this on to
-/// its children.
+/// Makes the kernel keep the outcomes of children until they are waited for. A parent that ignores
+/// SIGCHLD passes this on to its children.
 fn keep_outcomes() {
-    // SAFETY: all-zero bytes are a valid `sigaction`, the call only stores to it, and the default action runs no code.
+    // SAFETY: all-zero bytes are a valid `sigaction`, the call only stores to it, and the default
+    // action runs no code.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let is_known = libc::sigaction(libc::SIGCHLD, std::ptr::null(), &raw mut action) == 0;
@@ -114,8 +117,8 @@ impl Child {
         })
     }
 
-    /// Waits for the end of the process. Returns its outcome, or `None` after `timeout`. After the outcome, the process must not be
-    /// used any more.
+    /// Waits for the end of the process. Returns its outcome, or `None` after `timeout`. After the
+    /// outcome, the process must not be used any more.
     pub fn ended_within(&self, timeout: Duration) -> Option<Result<(), ChildError>> {
         let until = Instant::now() + timeout;
         loop {
@@ -131,8 +134,8 @@ impl Child {
         }
     }
 
-    /// Returns whether the main thread of the process has ended. The others then end, too, unless they wait for something that
-    /// cannot be interrupted.
+    /// Returns whether the main thread of the process has ended. The others then end, too, unless
+    /// they wait for something that cannot be interrupted.
     pub fn is_ending(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero()));
         // The state follows the name of the program (proc_pid_stat(5)).

@@ -1,10 +1,12 @@
 //! Requests that have to wait for the kernel before they are answered.
 //!
-//! The kernel may drop cached data only after requests that are still to be served. If all threads that receive requests waited
-//! for it, none would be left to serve these. So the thread that has received a request returns a [`Deferred`], which owns what it
-//! needs, and another thread runs it and answers. Not here: these threads (`transport`).
+//! The kernel may drop cached data only after requests that are still to be served. If all threads
+//! that receive requests waited for it, none would be left to serve these. So the thread that has
+//! received a request returns a [`Deferred`], which owns what it needs, and another thread runs it
+//! and answers. Not here: these threads (`transport`).
 //!
-//! Rings cannot give a request away, as its entry belongs to a thread. They run it themselves, and limit the wait.
+//! Rings cannot give a request away, as its entry belongs to a thread. They run it themselves, and
+//! limit the wait.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +20,8 @@ use crate::server::Server;
 /// The maximum number of bytes of data that these requests own.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A function that waits for the kernel, up to the given time if there is one, and ends the service of a request.
+/// A function that waits for the kernel, up to the given time if there is one, and ends the service
+/// of a request.
 type Serve = dyn FnOnce(&Server, Option<Duration>, &mut Reply<'_>) -> Outcome + Send;
 
 /// The rest of the service of a request.
@@ -62,13 +65,15 @@ struct Counts {
 }
 
 impl DeferredLimit {
-    /// Creates the limit. The kernel sends `background` background requests at a time. Readahead, for which deferred requests may wait,
-    /// is one of them, so that a quarter of them is left to it.
+    /// Creates the limit. The kernel sends `background` background requests at a time. Readahead,
+    /// for which deferred requests may wait, is one of them, so that a quarter of them is left to
+    /// it.
     pub fn new(background: u16) -> Self {
         Self { counts: Arc::default(), requests_max: usize::from(background) * 3 / 4 }
     }
 
-    /// Returns a permit for a request that owns `bytes` of data. Returns `None` if there are too many.
+    /// Returns a permit for a request that owns `bytes` of data. Returns `None` if there are too
+    /// many.
     pub fn admit(&self, bytes: usize) -> Option<Permit> {
         let mut counts = self.counts.lock();
         if counts.requests >= self.requests_max || counts.bytes.saturating_add(bytes) > BYTES_MAX {

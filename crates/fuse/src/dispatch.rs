@@ -1,4 +1,5 @@
-//! The dispatch table: the handler of each operation of the protocol. Not here: the handlers (`operations`).
+//! The dispatch table: the handler of each operation of the protocol. Not here: the handlers
+//! (`operations`).
 
 use std::time::Duration;
 
@@ -20,8 +21,9 @@ pub enum Effect {
     Request,
     /// The operation changes the volume. On a read-only volume, it fails with EROFS.
     Change,
-    /// The operation makes changes durable, or ends the use of a file. On a read-only volume, it succeeds without a
-    /// call of the handler, since there are no changes, and open files have no state.
+    /// The operation makes changes durable, or ends the use of a file. On a read-only volume, it
+    /// succeeds without a call of the handler, since there are no changes, and open files have no
+    /// state.
     Finalize,
 }
 
@@ -33,7 +35,8 @@ type Serve = fn(&Server, &Request<'_>, &mut Reply<'_>) -> Outcome;
 pub struct Operation {
     /// The effect on the volume.
     pub effect: Effect,
-    /// Whether the kernel expects an answer. An answer to an operation without one is an error of the protocol.
+    /// Whether the kernel expects an answer. An answer to an operation without one is an error of
+    /// the protocol.
     pub is_answered: bool,
     /// Whether the handler waits for data of the file that only the kernel has.
     pub needs_kernel_data: bool,
@@ -41,7 +44,8 @@ pub struct Operation {
     pub serve: Serve,
 }
 
-/// A handler of parsed requests. Its arguments include the operation's fixed part and the bytes that follow it.
+/// A handler of parsed requests. Its arguments include the operation's fixed part and the bytes
+/// that follow it.
 type Handler<T> = fn(&Server, &InHeader, &T, &[u8], &mut Reply<'_>) -> Outcome;
 
 /// Parses a request and calls `handler`.
@@ -138,8 +142,8 @@ impl Operation {
             SyncFs => finalize(handler!(sync_volume)),
             Release => finalize(handler!(release)),
 
-            // After ENOSYS, the kernel sends no more of these requests. It checks access (default_permissions) and
-            // manages locks itself.
+            // After ENOSYS, the kernel sends no more of these requests. It checks access
+            // (default_permissions) and manages locks itself.
             Access | GetLk | SetLk | SetLkW | Poll | SetupMapping | RemoveMapping => {
                 plain(NOT_SERVED)
             }
@@ -168,7 +172,8 @@ impl Server {
         }
         let header = &request.header;
         match (effect, opcode) {
-            // Not deferred: the threads that serve deferred requests may wait for the kernel to write a page.
+            // Not deferred: the threads that serve deferred requests may wait for the kernel to
+            // write a page.
             (Effect::Change, Opcode::Write) => {
                 self.act_for(header, || self.after_removals(request, serve, reply))
             }
@@ -189,7 +194,8 @@ impl Server {
         }
     }
 
-    /// Serves a change. If it fails for lack of space, waits for removed files that the kernel is about to release.
+    /// Serves a change. If it fails for lack of space, waits for removed files that the kernel is
+    /// about to release.
     fn after_removals(
         &self,
         request: &Request<'_>,
@@ -221,7 +227,8 @@ impl Server {
         }))
     }
 
-    /// Ends the service of a deferred request. Waits for the kernel up to `timeout`, if there is one.
+    /// Ends the service of a deferred request. Waits for the kernel up to `timeout`, if there is
+    /// one.
     pub fn resume(
         &self,
         header: &InHeader,

@@ -1,10 +1,11 @@
-//! INTERRUPT: cancellation of requests whose threads are being killed. Not here: the waits that a cancellation ends
-//! (`base::cancellation`).
+//! INTERRUPT: cancellation of requests whose threads are being killed. Not here: the waits that a
+//! cancellation ends (`base::cancellation`).
 //!
-//! The kernel sends INTERRUPT once for a request, when any signal reaches the thread that waits for the answer. If the
-//! answer is EINTR, the kernel passes it on to the program. Programs do not expect EINTR from files, and the kernel's
-//! ext4 does not return it. So a request is cancelled only if its thread is being killed. The kernel does not say so.
-//! The session provides a function for this, which is called at intervals while the request waits.
+//! The kernel sends INTERRUPT once for a request, when any signal reaches the thread that waits for
+//! the answer. If the answer is EINTR, the kernel passes it on to the program. Programs do not
+//! expect EINTR from files, and the kernel's ext4 does not return it. So a request is cancelled
+//! only if its thread is being killed. The kernel does not say so. The session provides a function
+//! for this, which is called at intervals while the request waits.
 //!
 //! INTERRUPT may come before the service of the request has begun, or after it has ended.
 
@@ -20,8 +21,8 @@ use parking_lot::Mutex;
 
 use crate::protocol::InHeader;
 
-/// The maximum number of recorded requests. Requests that end before their INTERRUPT comes stay recorded, so the oldest
-/// ones are removed if there would be more.
+/// The maximum number of recorded requests. Requests that end before their INTERRUPT comes stay
+/// recorded, so the oldest ones are removed if there would be more.
 const RECORDED_MAX: usize = 1024;
 
 /// The requests that were interrupted and have not ended, as far as is known.
@@ -44,12 +45,14 @@ impl fmt::Debug for IsKilled {
 }
 
 impl Interrupts {
-    /// Sets the function that returns whether a thread is being killed. Only the first call has an effect.
+    /// Sets the function that returns whether a thread is being killed. Only the first call has an
+    /// effect.
     pub fn set_kill_check(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
         let _ = self.is_killed.set(IsKilled(Box::new(is_killed)));
     }
 
-    /// Records that the request `unique` was interrupted. Returns false if interrupts have no effect.
+    /// Records that the request `unique` was interrupted. Returns false if interrupts have no
+    /// effect.
     pub fn record(&self, unique: u64) -> bool {
         if self.is_killed.get().is_none() {
             return false;
@@ -63,7 +66,8 @@ impl Interrupts {
         true
     }
 
-    /// Makes waits of the calling thread cancellable until the result is dropped. The request with this header decides.
+    /// Makes waits of the calling thread cancellable until the result is dropped. The request with
+    /// this header decides.
     pub fn make_cancellable(self: &Arc<Self>, header: &InHeader) -> CancellableRequest {
         let interrupts = Arc::clone(self);
         let unique = header.unique;

@@ -1,22 +1,24 @@
-//! The ranges of a file that the kernel may have cached, kept apart from writes that bypass its cache. Not here: the
-//! requests, and the invalidation.
+//! The ranges of a file that the kernel may have cached, kept apart from writes that bypass its
+//! cache. Not here: the requests, and the invalidation.
 //!
-//! The kernel drops the cached pages of a range before it sends a write that bypasses its cache. A program can read such
-//! a page again before the write changes the file. That would leave old data in the cache; and once the program stores to
-//! another part of the page through a mapping, the kernel writes the old data over the new one:
+//! The kernel drops the cached pages of a range before it sends a write that bypasses its cache. A
+//! program can read such a page again before the write changes the file. That would leave old data
+//! in the cache; and once the program stores to another part of the page through a mapping, the
+//! kernel writes the old data over the new one:
 //!
 //! ```text
 //! writer    drop pages ── send ───────────────────────── change
 //! mapping                        read old page ── store ──────── write page
 //! ```
 //!
-//! So the write makes the kernel write and drop what it has read since, before the change. Reads of the write's pages
-//! wait during the change. Data that the kernel writes meanwhile stays in its cache, too, and the
-//! write that bypasses it may be the later one. So what was written during the change is dropped after it, before the write is
-//! answered.
+//! So the write makes the kernel write and drop what it has read since, before the change. Reads of
+//! the write's pages wait during the change. Data that the kernel writes meanwhile stays in its
+//! cache, too, and the write that bypasses it may be the later one. So what was written during the
+//! change is dropped after it, before the write is answered.
 //!
-//! The kernel drops a page once the reads of it are answered. So a write that invalidates pages must not hold anything that
-//! such a read needs, and that includes the thread that is to serve it: see [`Deferred`](crate::deferred::Deferred).
+//! The kernel drops a page once the reads of it are answered. So a write that invalidates pages
+//! must not hold anything that such a read needs, and that includes the thread that is to serve it:
+//! see [`Deferred`](crate::deferred::Deferred).
 
 use std::ops::{Deref, Range};
 use std::time::{Duration, Instant};
@@ -24,11 +26,13 @@ use std::time::{Duration, Instant};
 use base::Ranges;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// The unit of the kernel's cache, in bytes. Larger pages only make more reads wait on kernels with small ones.
+/// The unit of the kernel's cache, in bytes. Larger pages only make more reads wait on kernels with
+/// small ones.
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// The times for which reads wait for each invalidation of a write before it changes the file, one after the other. An
-/// invalidation may wait for a page that such a read has locked. Without these waits, reads could come between for ever.
+/// The times for which reads wait for each invalidation of a write before it changes the file, one
+/// after the other. An invalidation may wait for a page that such a read has locked. Without these
+/// waits, reads could come between for ever.
 const READ_WAITS: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(1),
@@ -66,8 +70,8 @@ struct Write {
     phase: Phase,
     /// The number of its last invalidation.
     seen: u64,
-    /// The number of the invalidation under way, if pages were recorded as cached when it was begun. Other
-    /// writes no longer find them recorded, but the kernel may still have them.
+    /// The number of the invalidation under way, if pages were recorded as cached when it was
+    /// begun. Other writes no longer find them recorded, but the kernel may still have them.
     dropping: Option<u64>,
 }
 
@@ -127,15 +131,16 @@ impl State {
         self.writes.iter_mut().find(|write| write.id == id)
     }
 
-    /// Returns whether a write has an invalidation of any of these pages under way that was begun after number `seen`.
+    /// Returns whether a write has an invalidation of any of these pages under way that was begun
+    /// after number `seen`.
     fn is_dropping(&self, pages: &Range<u64>, seen: u64) -> bool {
         self.writes.iter().any(|write| {
             write.dropping.is_some_and(|number| number > seen) && overlap(&write.pages, pages)
         })
     }
 
-    /// Returns whether the kernel may have cached pages of the write `id` since the write's last invalidation. The write
-    /// then begins one.
+    /// Returns whether the kernel may have cached pages of the write `id` since the write's last
+    /// invalidation. The write then begins one.
     fn begin_invalidation(&mut self, id: u64) -> bool {
         let Some(write) = self.write(id) else { return false };
         let (pages, seen) = (write.pages.clone(), write.seen);
@@ -154,7 +159,8 @@ impl State {
         true
     }
 
-    /// Ends an invalidation of the write `id`. Pages that the kernel has not dropped are recorded again.
+    /// Ends an invalidation of the write `id`. Pages that the kernel has not dropped are recorded
+    /// again.
     fn end_invalidation(&mut self, id: u64, is_done: bool) {
         let Some(write) = self.write(id) else { return };
         write.dropping = None;
@@ -172,8 +178,8 @@ impl State {
 }
 
 impl KernelCache {
-    /// Records that the kernel may cache the data of a read, which the caller reads after this call. Waits for writes
-    /// that change its pages.
+    /// Records that the kernel may cache the data of a read, which the caller reads after this
+    /// call. Waits for writes that change its pages.
     pub fn begin_read(&self, range: Range<u64>) {
         let pages = pages(&range);
         let mut state = self.state.lock();
@@ -181,8 +187,8 @@ impl KernelCache {
         state.add_cached(pages);
     }
 
-    /// Records that the kernel may have cached the data of a write, with which the caller changes the file after this
-    /// call.
+    /// Records that the kernel may have cached the data of a write, with which the caller changes
+    /// the file after this call.
     pub fn begin_cached_write(&self, range: Range<u64>) {
         self.state.lock().add_cached(pages(&range));
     }
@@ -208,8 +214,9 @@ impl KernelCache {
         }
     }
 
-    /// Begins a write that bypasses the kernel's cache, if the kernel has cached none of its pages. The caller changes the
-    /// file while it has the result. Returns `None` if the write has to invalidate pages first.
+    /// Begins a write that bypasses the kernel's cache, if the kernel has cached none of its pages.
+    /// The caller changes the file while it has the result. Returns `None` if the write has to
+    /// invalidate pages first.
     pub fn begin_write<C: Deref<Target: AsRef<Self>>>(
         cache: C,
         range: &Range<u64>,
@@ -225,8 +232,9 @@ impl KernelCache {
         Some(BypassingWrite { cache, id })
     }
 
-    /// Begins a write that bypasses the kernel's cache. The caller changes the file while it has the result.
-    /// `invalidate` makes the kernel write and drop its cached data of a range, and returns whether it has done so.
+    /// Begins a write that bypasses the kernel's cache. The caller changes the file while it has
+    /// the result. `invalidate` makes the kernel write and drop its cached data of a range, and
+    /// returns whether it has done so.
     pub fn invalidate_and_begin_write<C: Deref<Target: AsRef<Self>>>(
         cache: C,
         range: &Range<u64>,
@@ -275,8 +283,8 @@ pub struct BypassingWrite<C: Deref<Target: AsRef<KernelCache>>> {
 }
 
 impl<C: Deref<Target: AsRef<KernelCache>>> BypassingWrite<C> {
-    /// Ends the change. Returns the pages that the kernel may have cached before it, if there are any. They have to be
-    /// invalidated before the write is answered.
+    /// Ends the change. Returns the pages that the kernel may have cached before it, if there are
+    /// any. They have to be invalidated before the write is answered.
     pub fn end(self) -> Option<StalePages<C>> {
         let mut state = self.state();
         if !state.begin_invalidation(self.id) {
@@ -304,8 +312,8 @@ impl<C: Deref<Target: AsRef<KernelCache>>> Drop for BypassingWrite<C> {
     }
 }
 
-/// Pages that the kernel may have cached before a write changed them. Unless they are invalidated, they stay recorded for the
-/// next write.
+/// Pages that the kernel may have cached before a write changed them. Unless they are invalidated,
+/// they stay recorded for the next write.
 #[derive(Debug)]
 pub struct StalePages<C: Deref<Target: AsRef<KernelCache>>> {
     write: BypassingWrite<C>,
@@ -345,7 +353,8 @@ mod tests {
         KernelCache::invalidate_and_begin_write(cache, &PAGE, invalidate)
     }
 
-    /// Counts the invalidations of a write to the first page, before it changes the file and at its end.
+    /// Counts the invalidations of a write to the first page, before it changes the file and at its
+    /// end.
     fn invalidations(cache: &KernelCache, during: impl FnOnce()) -> (u32, u32) {
         let others = cache.state.lock().writes.len();
         let count = Cell::new(0);

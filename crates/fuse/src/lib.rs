@@ -1,5 +1,6 @@
-//! A FUSE server for volumes: the protocol, its operations, the transports over /dev/fuse and io_uring, and mounting.
-//! Not here: formats, and file-system logic beyond the translation to `vfs`.
+//! A FUSE server for volumes: the protocol, its operations, the transports over /dev/fuse and
+//! io_uring, and mounting. Not here: formats, and file-system logic beyond the translation to
+//! `vfs`.
 #![deny(unsafe_code)]
 
 pub mod protocol;

@@ -1,5 +1,5 @@
-//! The table of nodes that the kernel knows, with their lookup counts. A node stays in memory until the kernel has
-//! forgotten all of its lookups (FORGET).
+//! The table of nodes that the kernel knows, with their lookup counts. A node stays in memory until
+//! the kernel has forgotten all of its lookups (FORGET).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,13 +40,14 @@ impl KnownNode {
         }
     }
 
-    /// Returns whether the kernel may answer reads from its cache. The kernel always answers reads of empty files itself.
+    /// Returns whether the kernel may answer reads from its cache. The kernel always answers reads
+    /// of empty files itself.
     pub fn is_cached(&self) -> bool {
         self.is_cached.load(Ordering::Relaxed)
     }
 
-    /// Returns the regular file of the node. It is opened once and shared by all readers. Reads through it do not count
-    /// as accesses.
+    /// Returns the regular file of the node. It is opened once and shared by all readers. Reads
+    /// through it do not count as accesses.
     pub fn file(&self) -> Result<Arc<vfs::File>> {
         if let Some(file) = self.file.get() {
             return Ok(Arc::clone(file));
@@ -91,7 +92,8 @@ impl NodeTable {
         Self { root: number, entries: Mutex::new(HashMap::from([(ROOT_NODE, entry)])) }
     }
 
-    /// Returns the node id of an inode: its number, except that the root's number and 1 are exchanged.
+    /// Returns the node id of an inode: its number, except that the root's number and 1 are
+    /// exchanged.
     pub fn id(&self, inode: InodeNumber) -> u64 {
         match inode.0 {
             number if number == self.root.0 => ROOT_NODE,
@@ -122,8 +124,9 @@ impl NodeTable {
         id
     }
 
-    /// Replaces each node by the one that `load` returns for its number, without a change of what the kernel knows of it. No request
-    /// may be served meanwhile. Replaces none if one cannot be loaded.
+    /// Replaces each node by the one that `load` returns for its number, without a change of what
+    /// the kernel knows of it. No request may be served meanwhile. Replaces none if one cannot be
+    /// loaded.
     pub fn replace(&self, load: impl Fn(InodeNumber) -> Result<Arc<vfs::Node>>) -> Result<()> {
         let mut entries = self.entries.lock();
         let is_unused = |entry: &mut Entry| Arc::get_mut(&mut entry.known).is_some();

@@ -1,5 +1,5 @@
-//! The table of a writable volume's open files, by their handles. On a read-only volume, open files have no state, and
-//! their handle is zero.
+//! The table of a writable volume's open files, by their handles. On a read-only volume, open files
+//! have no state, and their handle is zero.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,8 +22,8 @@ pub struct OpenFile {
     pub is_opened_direct: bool,
     /// Whether the kernel may hold data of the file that the server has not received.
     pub kernel_may_hold_data: bool,
-    /// Whether data from the kernel's cache may overwrite the file: it was opened for writing while it was not append-only, or
-    /// the kernel collects its writes.
+    /// Whether data from the kernel's cache may overwrite the file: it was opened for writing while
+    /// it was not append-only, or the kernel collects its writes.
     pub may_overwrite: bool,
 }
 
@@ -76,7 +76,8 @@ impl OpenFiles {
         self.table.lock().holders.contains_key(&inode)
     }
 
-    /// Returns whether one of an inode's open files may overwrite it from the kernel's cache. Looks at all open files.
+    /// Returns whether one of an inode's open files may overwrite it from the kernel's cache. Looks
+    /// at all open files.
     pub fn may_overwrite(&self, inode: InodeNumber) -> bool {
         let table = self.table.lock();
         table
@@ -90,7 +91,8 @@ impl OpenFiles {
         self.table.lock().files.values().any(|opened| opened.file.mode().write)
     }
 
-    /// Closes a file. Returns whether it was the inode's last one through which the kernel may hold data.
+    /// Closes a file. Returns whether it was the inode's last one through which the kernel may hold
+    /// data.
     pub fn remove(&self, handle: u64) -> bool {
         let mut table = self.table.lock();
         let file = table.files.remove(&handle);

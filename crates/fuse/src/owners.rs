@@ -8,8 +8,8 @@ use vfs::Credentials;
 
 use crate::protocol::InHeader;
 
-/// The id for owners without a counterpart. The kernel shows it as the overflow id, 65534, and refuses writes
-/// to such files.
+/// The id for owners without a counterpart. The kernel shows it as the overflow id, 65534, and
+/// refuses writes to such files.
 pub(crate) const NO_ID: u32 = u32::MAX;
 
 /// The size of the header of an ACL in the form of getxattr(2): a version, in bytes.
@@ -35,7 +35,8 @@ pub struct IdRange {
 }
 
 impl IdRange {
-    /// Parses `IMAGE:HOST:COUNT`. Returns `None` if the text has another form, or the range contains `u32::MAX`.
+    /// Parses `IMAGE:HOST:COUNT`. Returns `None` if the text has another form, or the range
+    /// contains `u32::MAX`.
     pub fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split(':').map(|number| base::text::decimal(number.as_bytes()));
         let mut next = || numbers.next()?;
@@ -58,7 +59,8 @@ impl IdRange {
 pub struct IdMap(Vec<IdRange>);
 
 impl IdMap {
-    /// Creates a translation by `ranges`, which do not overlap. An id in no range has no counterpart.
+    /// Creates a translation by `ranges`, which do not overlap. An id in no range has no
+    /// counterpart.
     pub fn new(ranges: Vec<IdRange>) -> Self {
         debug_assert!(
             ranges
@@ -111,7 +113,8 @@ pub struct Owners {
     pub users: IdMap,
     /// The translation of groups.
     pub groups: IdMap,
-    /// Whether every caller has the rights of the image's root. The kernel admits only one user then.
+    /// Whether every caller has the rights of the image's root. The kernel admits only one user
+    /// then.
     pub caller_is_root: bool,
 }
 
@@ -121,16 +124,16 @@ impl Owners {
         (self.users.to_host(attributes.uid), self.groups.to_host(attributes.gid))
     }
 
-    /// Returns the credentials of a caller whose access the kernel has checked. Ids without a counterpart in
-    /// the image are [`NO_ID`].
+    /// Returns the credentials of a caller whose access the kernel has checked. Ids without a
+    /// counterpart in the image are [`NO_ID`].
     pub(crate) fn credentials(&self, header: &InHeader) -> Credentials {
         let uid = self.users.to_image(header.uid);
         let gid = self.groups.to_image(header.gid);
         Credentials { uid, gid, ..Credentials::ROOT }
     }
 
-    /// Returns the credentials of a caller whose permission the server checks, too. With [`NO_ID`], only the kernel knows
-    /// the caller, and has checked it.
+    /// Returns the credentials of a caller whose permission the server checks, too. With [`NO_ID`],
+    /// only the kernel knows the caller, and has checked it.
     pub(crate) fn checked(&self, header: &InHeader) -> Credentials {
         match header.uid {
             0 | NO_ID => Credentials::ROOT,
@@ -138,8 +141,8 @@ impl Owners {
         }
     }
 
-    /// Returns the credentials of a caller that creates a file. Fails with EOVERFLOW if the image has no ids
-    /// for the caller.
+    /// Returns the credentials of a caller that creates a file. Fails with EOVERFLOW if the image
+    /// has no ids for the caller.
     pub(crate) fn creator(&self, header: &InHeader) -> Result<Credentials, Errno> {
         let by = self.credentials(header);
         if by.uid == NO_ID || by.gid == NO_ID { Err(Errno::OVERFLOW) } else { Ok(by) }
@@ -155,8 +158,8 @@ impl Owners {
         check_id(self.groups.to_image(host))
     }
 
-    /// Returns the value of an extended attribute for the host. In an ACL, translates the ids, and removes the entries
-    /// of users and groups without a counterpart on the host.
+    /// Returns the value of an extended attribute for the host. In an ACL, translates the ids, and
+    /// removes the entries of users and groups without a counterpart on the host.
     pub(crate) fn shown_value<'v>(&self, name: &[u8], value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
         if !self.translates(name) {
             return value;
@@ -168,9 +171,10 @@ impl Owners {
         Cow::Owned(translated)
     }
 
-    /// Returns the value of an extended attribute for the image. In an ACL, translates the ids. Fails with EOVERFLOW if
-    /// an ACL names an id without a counterpart in the image, or if the `old` ACL has entries that were not
-    /// [shown](Self::shown_value), which the new one would lose.
+    /// Returns the value of an extended attribute for the image. In an ACL, translates the ids.
+    /// Fails with EOVERFLOW if an ACL names an id without a counterpart in the image, or if the
+    /// `old` ACL has entries that were not [shown](Self::shown_value), which the new one would
+    /// lose.
     pub(crate) fn stored_value<'v>(
         &self,
         name: &[u8],
@@ -209,8 +213,8 @@ fn check_id(id: u32) -> Result<u32, Errno> {
     if id == NO_ID { Err(Errno::OVERFLOW) } else { Ok(id) }
 }
 
-/// Returns an ACL with its ids translated by `id`, without the entries for which `id` returns `None`. A value that is
-/// not an ACL is returned unchanged.
+/// Returns an ACL with its ids translated by `id`, without the entries for which `id` returns
+/// `None`. A value that is not an ACL is returned unchanged.
 fn translate(value: &[u8], mut id: impl FnMut(u16, u32) -> Option<u32>) -> Vec<u8> {
     let Some((header, entries)) = value.split_at_checked(ACL_HEADER_BYTES) else {
         return value.to_vec();

@@ -1,5 +1,5 @@
-//! Open files that last as long as a process that cannot use them: the server keeps locks in this way. Not here: the locks
-//! (`device`).
+//! Open files that last as long as a process that cannot use them: the server keeps locks in this
+//! way. Not here: the locks (`device`).
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,15 +8,17 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::socket;
 
-/// Keeps the open file of `file`, and with it its locks, until this process has ended, even if all descriptors are closed. A
-/// message has a descriptor, in a connection that waits to be accepted. The filter on system calls refuses accept(2) to a confined
-/// process, so this gives it no right to read the file.
+/// Keeps the open file of `file`, and with it its locks, until this process has ended, even if all
+/// descriptors are closed. A message has a descriptor, in a connection that waits to be accepted.
+/// The filter on system calls refuses accept(2) to a confined process, so this gives it no right to
+/// read the file.
 pub fn keep_until_exit(file: impl AsFd) -> Result<(), Errno> {
     std::mem::forget(park(file)?);
     Ok(())
 }
 
-/// The maximum number of attempts to connect before another program does. Any program can connect to the name of a socket.
+/// The maximum number of attempts to connect before another program does. Any program can connect
+/// to the name of a socket.
 const ATTEMPTS_MAX: u32 = 64;
 
 /// Returns a socket that keeps the open file of `file`.

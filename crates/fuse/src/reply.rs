@@ -1,5 +1,5 @@
-//! Results of handlers: a payload in the transport's memory, a range of a file that the transport fetches itself, an
-//! error, or no answer.
+//! Results of handlers: a payload in the transport's memory, a range of a file that the transport
+//! fetches itself, an error, or no answer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -83,7 +83,8 @@ pub enum Answer {
     Error(Errno),
 }
 
-/// A range of a file as the payload of a reply. The payload is shorter if the file ends in the range.
+/// A range of a file as the payload of a reply. The payload is shorter if the file ends in the
+/// range.
 #[derive(Debug)]
 pub struct Contents {
     /// The file.
@@ -110,7 +111,8 @@ impl Contents {
         })
     }
 
-    /// Lends the bytes from the cache: stores references to them in `slices`, which is empty. Not for direct reads.
+    /// Lends the bytes from the cache: stores references to them in `slices`, which is empty. Not
+    /// for direct reads.
     pub fn lend(&self, slices: &mut Vec<FolioSlice>) -> Result<(), Errno> {
         self.catch_panic(|| {
             let mut done = 0;

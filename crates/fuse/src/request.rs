@@ -16,7 +16,8 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a request. Returns `None` if the bytes are not a request; then there is nothing to answer.
+    /// Parses a request. Returns `None` if the bytes are not a request; then there is nothing to
+    /// answer.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, _) = InHeader::read_from_prefix(bytes).ok()?;
         let length = usize::try_from(header.length).ok()?;
@@ -32,7 +33,8 @@ impl<'a> Request<'a> {
         Opcode::from_number(self.header.opcode)
     }
 
-    /// Returns the operation's fixed part and the bytes that follow it. Fails with EINVAL if the body is too short.
+    /// Returns the operation's fixed part and the bytes that follow it. Fails with EINVAL if the
+    /// body is too short.
     pub fn split<T: FromBytes + KnownLayout + Immutable>(&self) -> Result<(T, &'a [u8]), Errno> {
         T::read_from_prefix(self.body).map_err(|_| Errno::INVAL)
     }
@@ -46,7 +48,8 @@ pub fn name(rest: &[u8]) -> Result<&[u8], Errno> {
     }
 }
 
-/// Returns the two names in `rest`, without their NULs. Fails with EINVAL if `rest` is anything else.
+/// Returns the two names in `rest`, without their NULs. Fails with EINVAL if `rest` is anything
+/// else.
 pub fn two_names(rest: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
     let end = rest.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
     let (first, second) = rest.split_at(end + 1);

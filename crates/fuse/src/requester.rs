@@ -1,4 +1,5 @@
-//! What a program wants by a request that says too little. Not here: how the session finds out (`session::system_call`).
+//! What a program wants by a request that says too little. Not here: how the session finds out
+//! (`session::system_call`).
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -33,7 +34,8 @@ impl Requesters {
         let _ = self.0.set(Box::new(find));
     }
 
-    /// Returns the purpose of the request that `thread` waits for. Zero is a thread that the host does not show.
+    /// Returns the purpose of the request that `thread` waits for. Zero is a thread that the host
+    /// does not show.
     pub fn of(&self, thread: u32) -> Requester {
         match self.0.get() {
             Some(find) if thread != 0 => find(thread),

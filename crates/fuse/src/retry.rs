@@ -17,7 +17,8 @@ pub fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> 
     }
 }
 
-/// Calls `attempt` again, for up to `time`, while it fails with an error that `is_brief` takes to last only for a moment.
+/// Calls `attempt` again, for up to `time`, while it fails with an error that `is_brief` takes to
+/// last only for a moment.
 pub fn retry_for<T, E>(
     time: Duration,
     is_brief: impl Fn(&E) -> bool,

@@ -1,5 +1,5 @@
-//! The server, which turns requests into answers. Not here: the choice of the handler (`dispatch`), the handlers
-//! (`operations`), and the reception of requests and sending of answers (`transport`).
+//! The server, which turns requests into answers. Not here: the choice of the handler (`dispatch`),
+//! the handlers (`operations`), and the reception of requests and sending of answers (`transport`).
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -34,29 +34,35 @@ const GIVEN_UP: usize = CLOSING >> 1;
 pub(crate) const PAUSED: usize = GIVEN_UP >> 1;
 /// The bits of the count of requests itself.
 pub(crate) const COUNT: usize = PAUSED - 1;
-/// The time for which [`Server::close`] waits for requests in flight. It is limited, since a device may hang.
+/// The time for which [`Server::close`] waits for requests in flight. It is limited, since a device
+/// may hang.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The interval at which [`Server::close`] checks whether requests are in flight, and a request whether it has to wait.
+/// The interval at which [`Server::close`] checks whether requests are in flight, and a request
+/// whether it has to wait.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(1);
 
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The time for which the kernel may use names, absent names and attributes without another request.
+    /// The time for which the kernel may use names, absent names and attributes without another
+    /// request.
     pub valid: Duration,
-    /// Whether the kernel of a writable volume collects writes. Small writes get faster, large ones slower.
+    /// Whether the kernel of a writable volume collects writes. Small writes get faster, large ones
+    /// slower.
     pub writeback_cache: bool,
     /// Whether the kernel caches no file data, except for mappings.
     pub uncached: bool,
     /// The translation of the image's owners.
     pub owners: Owners,
-    /// Whether idmapped mounts of the volume are allowed. Then only requests that create files name their caller.
+    /// Whether idmapped mounts of the volume are allowed. Then only requests that create files name
+    /// their caller.
     pub idmapped: bool,
     /// Whether the volume of a mount that begins read-only may become writable.
     pub may_become_writable: bool,
     /// The size of the host's pages, in bytes.
     pub page_bytes: usize,
-    /// The maximum number of background requests (readahead, asynchronous direct I/O) in flight. The kernel may not grant more.
+    /// The maximum number of background requests (readahead, asynchronous direct I/O) in flight.
+    /// The kernel may not grant more.
     pub max_background: u16,
 }
 
@@ -114,7 +120,8 @@ impl fmt::Debug for AttributeInvalidator {
     }
 }
 
-/// Makes the kernel write and invalidate a range of a node's contents. Returns whether it has done so in time.
+/// Makes the kernel write and invalidate a range of a node's contents. Returns whether it has done
+/// so in time.
 type Invalidate = dyn Fn(u64, Range<FileOffset>, Option<Duration>) -> bool + Send + Sync;
 
 struct ContentsInvalidator(Box<Invalidate>);
@@ -179,14 +186,15 @@ impl Server {
         })
     }
 
-    /// Accepts requests through io_uring, for which the transport is ready. Must be called before INIT is answered.
+    /// Accepts requests through io_uring, for which the transport is ready. Must be called before
+    /// INIT is answered.
     pub fn accept_io_uring(&self) {
         self.accepts_io_uring.store(true, Ordering::Relaxed);
     }
 
-    /// Sets the function that makes the kernel request a node's attributes again. The server calls it, before it
-    /// answers a request, for a node whose attributes have changed without the kernel's knowledge. Only the first call
-    /// of this method has an effect.
+    /// Sets the function that makes the kernel request a node's attributes again. The server calls
+    /// it, before it answers a request, for a node whose attributes have changed without the
+    /// kernel's knowledge. Only the first call of this method has an effect.
     pub fn set_attribute_invalidator(&self, invalidate: impl Fn(u64) + Send + Sync + 'static) {
         let _ = self.attribute_invalidator.set(AttributeInvalidator(Box::new(invalidate)));
     }
@@ -198,9 +206,10 @@ impl Server {
         }
     }
 
-    /// Sets the function that makes the kernel write and invalidate a range of a node's contents. The server calls it
-    /// before it answers a request. It waits for the kernel up to the given time, if there is one, and returns whether the kernel
-    /// has done so. Only the first call of this method has an effect.
+    /// Sets the function that makes the kernel write and invalidate a range of a node's contents.
+    /// The server calls it before it answers a request. It waits for the kernel up to the given
+    /// time, if there is one, and returns whether the kernel has done so. Only the first call of
+    /// this method has an effect.
     pub fn set_contents_invalidator(
         &self,
         invalidate: impl Fn(u64, Range<FileOffset>, Option<Duration>) -> bool + Send + Sync + 'static,
@@ -208,8 +217,8 @@ impl Server {
         let _ = self.contents_invalidator.set(ContentsInvalidator(Box::new(invalidate)));
     }
 
-    /// Makes the kernel write and invalidate this node's contents from byte `from` on. Returns whether it has done so
-    /// in time.
+    /// Makes the kernel write and invalidate this node's contents from byte `from` on. Returns
+    /// whether it has done so in time.
     pub(crate) fn write_and_invalidate(
         &self,
         node: u64,
@@ -219,7 +228,8 @@ impl Server {
         self.write_and_invalidate_range(node, from..FileOffset(u64::MAX), Some(timeout))
     }
 
-    /// Makes the kernel write and invalidate a range of this node's contents. Returns whether it has done so in time.
+    /// Makes the kernel write and invalidate a range of this node's contents. Returns whether it
+    /// has done so in time.
     pub(crate) fn write_and_invalidate_range(
         &self,
         node: u64,
@@ -230,14 +240,14 @@ impl Server {
         invalidator.is_none_or(|ContentsInvalidator(invalidate)| invalidate(node, range, timeout))
     }
 
-    /// Sets the function that returns whether a thread of the host, by its id, is being killed. Without it, INTERRUPT
-    /// has no effect. Only the first call of this method has an effect.
+    /// Sets the function that returns whether a thread of the host, by its id, is being killed.
+    /// Without it, INTERRUPT has no effect. Only the first call of this method has an effect.
     pub fn set_kill_check(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
         self.interrupts.set_kill_check(is_killed);
     }
 
-    /// Sets the function that returns the purpose of the request that a thread of the host waits for, by its id. Without it,
-    /// BMAP fails. Only the first call of this method has an effect.
+    /// Sets the function that returns the purpose of the request that a thread of the host waits
+    /// for, by its id. Without it, BMAP fails. Only the first call of this method has an effect.
     pub(crate) fn set_requesters(&self, find: impl Fn(u32) -> Requester + Send + Sync + 'static) {
         self.requesters.set(find);
     }
@@ -297,9 +307,9 @@ impl Server {
             }
         };
         let answer = match answer {
-            // The change may have come after the volume was closed. If this thread does not see the flag, the close
-            // includes the change: the closing thread sets the flag first, and both threads take the locks of changed
-            // inodes.
+            // The change may have come after the volume was closed. If this thread does not see the
+            // flag, the close includes the change: the closing thread sets the flag first, and both
+            // threads take the locks of changed inodes.
             Answer::Payload | Answer::Contents(_) if self.has_given_up() => {
                 Answer::Error(Errno::IO)
             }
@@ -329,7 +339,8 @@ impl Server {
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
-        // On a read-only volume, requests wait only for the device, and such waits cannot be cancelled.
+        // On a read-only volume, requests wait only for the device, and such waits cannot be
+        // cancelled.
         if self.may_write() && self.interrupts.record(operation.unique) {
             Ok(Answer::Silent)
         } else {
@@ -343,19 +354,21 @@ impl Server {
         self.volume.read().is_writable()
     }
 
-    /// Returns whether the volume is open for writing, or may be later. What the kernel is told once depends on this.
+    /// Returns whether the volume is open for writing, or may be later. What the kernel is told
+    /// once depends on this.
     pub(crate) fn may_write(&self) -> bool {
         self.options.may_become_writable || self.is_writable()
     }
 
-    /// Closes a writable volume. All changes that were answered without an error are durable afterwards. Waits for
-    /// requests in flight, which are answered with EIO if they take too long. Later requests are answered with EIO.
-    /// Deletes files without a name.
+    /// Closes a writable volume. All changes that were answered without an error are durable
+    /// afterwards. Waits for requests in flight, which are answered with EIO if they take too long.
+    /// Later requests are answered with EIO. Deletes files without a name.
     pub fn close(&self) -> Result<()> {
         self.close_once(CLOSE_TIMEOUT, 0)
     }
 
-    /// Returns whether data of any file could not be written back, although [`close`](Self::close) may have succeeded.
+    /// Returns whether data of any file could not be written back, although [`close`](Self::close)
+    /// may have succeeded.
     pub fn has_lost_data(&self) -> bool {
         self.volume().has_lost_data()
     }
@@ -365,8 +378,8 @@ impl Server {
         self.volume().lost_files()
     }
 
-    /// Closes the volume in the first call; later calls return the outcome of the first. `own` requests in flight
-    /// belong to the caller, which does not wait for them.
+    /// Closes the volume in the first call; later calls return the outcome of the first. `own`
+    /// requests in flight belong to the caller, which does not wait for them.
     fn close_once(&self, timeout: Duration, own: usize) -> Result<()> {
         let mut closed = self.closed.lock();
         closed.get_or_insert_with(|| self.close_within(timeout, own)).clone()
@@ -399,7 +412,8 @@ impl Server {
         self.negotiated.get().copied()
     }
 
-    /// Returns the node of an id that the kernel sent. Fails with ESTALE if the kernel should not know it.
+    /// Returns the node of an id that the kernel sent. Fails with ESTALE if the kernel should not
+    /// know it.
     pub(crate) fn known(&self, id: u64) -> Result<Arc<KnownNode>, Errno> {
         self.nodes.get(id).ok_or(Errno::STALE)
     }

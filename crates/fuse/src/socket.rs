@@ -18,8 +18,8 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Sends `bytes`, and a descriptor with them if there is one. Does not wait, but fails with EAGAIN, if the peer has
-/// left too many messages unread: the peer may have been compromised.
+/// Sends `bytes`, and a descriptor with them if there is one. Does not wait, but fails with EAGAIN,
+/// if the peer has left too many messages unread: the peer may have been compromised.
 pub fn send(
     socket: impl AsFd,
     bytes: &[u8],
@@ -48,8 +48,8 @@ fn send_with(
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
 }
 
-/// Receives a message into `bytes`. Returns its length and the descriptor that was sent with it. The length is zero if
-/// the peer has closed its end.
+/// Receives a message into `bytes`. Returns its length and the descriptor that was sent with it.
+/// The length is zero if the peer has closed its end.
 pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -1,9 +1,9 @@
-//! The change of a server's volume from one that is open for reading to one that is open for writing, while the kernel uses it.
-//! Not here: opening the image (`session::upgrade`).
+//! The change of a server's volume from one that is open for reading to one that is open for
+//! writing, while the kernel uses it. Not here: opening the image (`session::upgrade`).
 //!
-//! What the kernel knows stays valid: a volume that is open for reading does not change, and the other one has the same inodes.
-//! Open files have no state on the first volume; their requests name the node. So each node of the table gets the new volume's
-//! node, while no request is served.
+//! What the kernel knows stays valid: a volume that is open for reading does not change, and the
+//! other one has the same inodes. Open files have no state on the first volume; their requests name
+//! the node. So each node of the table gets the new volume's node, while no request is served.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -24,12 +24,13 @@ pub(crate) struct Opener {
     pub reopen: Box<dyn Fn(u32) -> Result<Vec<OwnedFd>, String> + Send + Sync>,
     /// Opens the volume on these files.
     pub open: OpenVolume,
-    /// Has the image given up, after its files were closed: others may use it again as before it was opened.
+    /// Has the image given up, after its files were closed: others may use it again as before it
+    /// was opened.
     pub give_up: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The files that are open for writing, until the server has the volume on them. If it does not get it, closes them and gives them
-/// up.
+/// The files that are open for writing, until the server has the volume on them. If it does not get
+/// it, closes them and gives them up.
 struct Attempt<'a> {
     opener: &'a Opener,
     files: Vec<OwnedFd>,
@@ -61,17 +62,20 @@ impl Drop for Pause<'_> {
 }
 
 impl Server {
-    /// Sets how the server gets a volume that is open for writing. Only the first call has an effect.
+    /// Sets how the server gets a volume that is open for writing. Only the first call has an
+    /// effect.
     pub(crate) fn set_opener(&self, opener: Opener) {
         let _ = self.opener.set(opener);
     }
 
-    /// Has the volume opened for writing, for the request of a thread of the host. Afterwards, the server changes it like one that was
-    /// writable from the beginning. Returns why it cannot; the volume then stays as it is.
+    /// Has the volume opened for writing, for the request of a thread of the host. Afterwards, the
+    /// server changes it like one that was writable from the beginning. Returns why it cannot; the
+    /// volume then stays as it is.
     ///
     /// The caller serves a request, and uses no node.
     pub(crate) fn become_writable(&self, thread: u32) -> Result<(), String> {
-        // Also keeps out a close. A request that waited here would be one that the other one waits for.
+        // Also keeps out a close. A request that waited here would be one that the other one waits
+        // for.
         let closed = self.closed.try_lock().ok_or("another remount, or the end, is under way")?;
         if closed.is_some() {
             return Err("the server ends".to_owned());
@@ -98,7 +102,8 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until no request is served but that of the calling thread, and keeps new ones waiting until the result is dropped.
+    /// Waits until no request is served but that of the calling thread, and keeps new ones waiting
+    /// until the result is dropped.
     fn pause(&self) -> Result<Pause<'_>, String> {
         self.in_flight.fetch_or(PAUSED, Ordering::AcqRel);
         let pause = Pause(self);

@@ -158,7 +158,8 @@ fn a_file_without_a_name_is_deleted_when_the_kernel_forgets_it() {
     assert_eq!((file_system.released(), file_system.verify()), (1, 0));
 }
 
-/// A kernel closes and forgets a removed file after the program goes on, and other threads may serve that later.
+/// A kernel closes and forgets a removed file after the program goes on, and other threads may
+/// serve that later.
 #[test]
 fn a_change_of_a_full_volume_waits_for_a_removed_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -391,8 +392,9 @@ fn a_kernel_that_collects_writes_keeps_the_times_itself() {
     }
 }
 
-/// As in Linux, a store to a mapping of an immutable file fails, and so does a writable mapping of a file that is opened after it
-/// became append-only. The kernel does not know these flags of a mount's files.
+/// As in Linux, a store to a mapping of an immutable file fails, and so does a writable mapping of
+/// a file that is opened after it became append-only. The kernel does not know these flags of a
+/// mount's files.
 #[test]
 fn data_from_the_kernels_cache_is_written_unless_the_file_was_protected_before() {
     const IMMUTABLE: u32 = 0x10;
@@ -480,11 +482,13 @@ fn writes_that_bypass_the_kernels_cache_invalidate_data_that_it_has_read() {
     assert!(invalidated().is_empty(), "the kernel has cached nothing since");
 }
 
-/// The kernel does not drop what it has read during a direct write if it does not wait for this write.
+/// The kernel does not drop what it has read during a direct write if it does not wait for this
+/// write.
 #[test]
 fn direct_writes_through_files_that_are_not_opened_for_them_invalidate_cached_data() {
     let writeback = ServerOptions { writeback_cache: true, ..ServerOptions::default() };
-    // Both do direct writes themselves: a kernel that collects writes, and one that keeps stale cached data.
+    // Both do direct writes themselves: a kernel that collects writes, and one that keeps stale
+    // cached data.
     let servers = [
         writable_server_with(u64::MAX, writeback),
         writable_server(!InitFlags::DIRECT_IO_ALLOW_MMAP.0),

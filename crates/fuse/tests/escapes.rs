@@ -1,5 +1,6 @@
-//! What a server that an image has taken over could do to its host: each attempt is refused to a confined server, and
-//! succeeds without confinement. This program is also the one that mounts, if its environment says so.
+//! What a server that an image has taken over could do to its host: each attempt is refused to a
+//! confined server, and succeeds without confinement. This program is also the one that mounts, if
+//! its environment says so.
 #![allow(clippy::print_stderr, reason = "it is a program, too")]
 
 use std::fs::{self, File};
@@ -208,7 +209,8 @@ fn end_after_attempts(mut child: Child) -> String {
 }
 
 fn check(user: Option<u32>) -> Result<(), Failed> {
-    // All programs may create rings, or none. A confined server has some if the kernel offers FUSE over io_uring.
+    // All programs may create rings, or none. A confined server has some if the kernel offers FUSE
+    // over io_uring.
     let creates_rings = ring_escapes::offered();
     let offer = RingOffer::put(true);
     if !creates_rings || offer.is_none() {

@@ -1,4 +1,5 @@
-//! Arbitrary bytes as requests: the server does not panic, and answers exactly the requests that need an answer.
+//! Arbitrary bytes as requests: the server does not panic, and answers exactly the requests that
+//! need an answer.
 
 mod support;
 

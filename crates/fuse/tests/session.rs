@@ -1,5 +1,5 @@
-//! Tests of sessions whose servers misbehave, on real mounts. This program is also the one that mounts, if its
-//! environment says so.
+//! Tests of sessions whose servers misbehave, on real mounts. This program is also the one that
+//! mounts, if its environment says so.
 #![allow(clippy::print_stderr, reason = "it is a program, too")]
 
 use std::ffi::OsString;
@@ -159,11 +159,13 @@ fn hang() {
     std::thread::sleep(TIMEOUT * 10);
 }
 
-/// Calls `act` with each socket that preserves message boundaries. Those are the sockets to the guard.
+/// Calls `act` with each socket that preserves message boundaries. Those are the sockets to the
+/// guard.
 fn with_sockets(act: impl Fn(BorrowedFd<'_>)) {
     // The server sees no /proc.
     for number in 0..256 {
-        // SAFETY: the sockets are not closed while the server runs, and of other descriptors only the type is read.
+        // SAFETY: the sockets are not closed while the server runs, and of other descriptors only
+        // the type is read.
         let socket = unsafe { BorrowedFd::borrow_raw(number) };
         if sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET) {
             act(socket);
@@ -179,7 +181,8 @@ fn send_to_guard(message: &[u8]) {
     });
 }
 
-/// Aborts if the kernel would let this process send signals to the guard, or another process, by way of an open file.
+/// Aborts if the kernel would let this process send signals to the guard, or another process, by
+/// way of an open file.
 fn try_to_send_signals() {
     for command in [libc::F_SETOWN, F_SETSIG, libc::F_SETLEASE] {
         // SAFETY: the commands take numbers.
@@ -334,7 +337,8 @@ fn is_killed(case: &str) -> Result<(), Failed> {
     let (status, messages) = session.end();
     assert_eq!(status, Some(1), "{messages}");
     assert!(messages.contains("killed by signal 9"), "{messages}");
-    // Programs may use the mount from the time on at which it is ready, and must not go on in the directory below.
+    // Programs may use the mount from the time on at which it is ready, and must not go on in the
+    // directory below.
     assert_eq!(session.is_mounted(), case == LATER);
     Ok(())
 }

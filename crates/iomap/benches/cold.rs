@@ -1,7 +1,7 @@
 //! Measures sequential reads of a file that is not cached, from a file on tmpfs, a new cache each
-//! time, in turn, medians of five, in CPU time of the reading thread. Run with `cargo bench -p bifolio-iomap --bench cold`.
-//! BENCH_MIB sets the file's size, BENCH_ONLY picks the rows whose name contains it.
-//! Not here: the kernel beside it (`make bench-read`).
+//! time, in turn, medians of five, in CPU time of the reading thread. Run with
+//! `cargo bench -p bifolio-iomap --bench cold`. BENCH_MIB sets the file's size, BENCH_ONLY picks
+//! the rows whose name contains it. Not here: the kernel beside it (`make bench-read`).
 #![allow(clippy::print_stdout, reason = "a report")]
 
 #[path = "../tests/support/mod.rs"]

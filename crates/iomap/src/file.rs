@@ -1,7 +1,7 @@
 //! The state of a file that writers and writeback share. Not here: writes, and writeback.
 //!
-//! The caller holds the inode's lock: shared to read, to lend and for direct overwrites; alone to write to the
-//! cache, to zero and to truncate. Writeback takes no such lock.
+//! The caller holds the inode's lock: shared to read, to lend and for direct overwrites; alone to
+//! write to the cache, to zero and to truncate. Writeback takes no such lock.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,7 +21,8 @@ use crate::writeback::end_io::{EndIo, EndedWrite};
 use crate::writeback::errors::WritebackErrors;
 use crate::writeback::progress::Progress;
 
-/// A file that is written to. The owner keeps it while data is dirty; data under writeback holds a reference.
+/// A file that is written to. The owner keeps it while data is dirty; data under writeback holds a
+/// reference.
 pub struct WritableFile {
     pub(crate) mapping: Arc<Mapping>,
     reader: Arc<dyn MapRead>,
@@ -29,20 +30,22 @@ pub struct WritableFile {
     pub(crate) device: SharedDevice,
     pub(crate) end_io: Arc<EndIo>,
     errors: WritebackErrors,
-    /// Taken after `end_io_lock`, before the locks of the mapping; the format is not called under it. Ends of
-    /// I/O that wait in it hold a reference to this file.
+    /// Taken after `end_io_lock`, before the locks of the mapping; the format is not called under
+    /// it. Ends of I/O that wait in it hold a reference to this file.
     pub(crate) progress: Mutex<Progress<EndedWrite>>,
-    /// The number of direct requests in flight, and the requests that have ended but are not completed.
+    /// The number of direct requests in flight, and the requests that have ended but are not
+    /// completed.
     pub(crate) direct_in_flight: InFlightCount,
     /// Those of the direct requests in flight that read.
     pub(crate) direct_reads: DirectReads,
     pub(crate) direct_ended: EndedRequests,
     pub(crate) zeroed_tail: ZeroedTail,
-    /// The number of reservations that writeback has cancelled, since it found no blocks for their data, or could
-    /// not write to new blocks. Grows while the folio with the data is locked or under writeback.
+    /// The number of reservations that writeback has cancelled, since it found no blocks for their
+    /// data, or could not write to new blocks. Grows while the folio with the data is locked or
+    /// under writeback.
     cancelled_reservations: AtomicU64,
-    /// Held around the format's `end_io`, so that its calls come in the order of the file, and none of them has
-    /// a size from before a truncation. Taken before any transaction.
+    /// Held around the format's `end_io`, so that its calls come in the order of the file, and none
+    /// of them has a size from before a truncation. Taken before any transaction.
     end_io_lock: Mutex<()>,
     /// The size in memory.
     size: AtomicU64,
@@ -50,8 +53,8 @@ pub struct WritableFile {
 }
 
 impl WritableFile {
-    /// Returns a file of `size` bytes, in memory and on the disk, without dirty folios. Its writes are completed by
-    /// `end_io`.
+    /// Returns a file of `size` bytes, in memory and on the disk, without dirty folios. Its writes
+    /// are completed by `end_io`.
     pub fn new<M: MapWrite + 'static>(
         mapping: Arc<Mapping>,
         mapper: Arc<M>,
@@ -80,8 +83,8 @@ impl WritableFile {
         })
     }
 
-    /// Returns the size in memory, in bytes. It changes under the inode's lock, held alone. The size on the disk
-    /// follows it.
+    /// Returns the size in memory, in bytes. It changes under the inode's lock, held alone. The
+    /// size on the disk follows it.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
@@ -101,19 +104,21 @@ impl WritableFile {
         EndIoGuard { file: self, _alone: self.end_io_lock.lock() }
     }
 
-    /// Records that the caller has set the size on the disk to `size`, or, if that is not larger, is about to do so.
+    /// Records that the caller has set the size on the disk to `size`, or, if that is not larger,
+    /// is about to do so.
     pub(crate) fn set_size_on_disk(&self, size: u64) {
         let _guard = self.lock_end_io();
         self.progress.lock().set_size(size);
     }
 
-    /// Returns a number that changes when writeback cancels a reservation. While it stays the same, dirty
-    /// data has a reservation or blocks.
+    /// Returns a number that changes when writeback cancels a reservation. While it stays the same,
+    /// dirty data has a reservation or blocks.
     pub(crate) fn cancelled_reservations(&self) -> u64 {
         self.cancelled_reservations.load(Ordering::Acquire)
     }
 
-    /// Cancels the reservation for the data in `range` of a locked folio, for which no blocks were found.
+    /// Cancels the reservation for the data in `range` of a locked folio, for which no blocks were
+    /// found.
     pub(crate) fn cancel_delalloc(&self, range: Range<u64>) {
         self.mapper.end_write(FileOffset(range.start)..FileOffset(range.end));
         self.cancelled_reservations.fetch_add(1, Ordering::Release);
@@ -124,8 +129,8 @@ impl WritableFile {
         &self.mapping
     }
 
-    /// Waits until no direct request of the file is in flight. The caller holds the inode's lock alone, so
-    /// that none begins.
+    /// Waits until no direct request of the file is in flight. The caller holds the inode's lock
+    /// alone, so that none begins.
     pub fn wait_for_direct(&self) {
         self.direct_in_flight.wait_none();
     }
@@ -175,8 +180,9 @@ impl EndIoGuard<'_> {
         }
     }
 
-    /// Calls the format for ranges that are on the device. The size on the disk may grow to `reached`: all data before
-    /// it is on the device, or is lost and recorded in the file's errors.
+    /// Calls the format for ranges that are on the device. The size on the disk may grow to
+    /// `reached`: all data before it is on the device, or is lost and recorded in the file's
+    /// errors.
     pub(crate) fn end_io(&self, finished: &[FinishedRange], reached: u64) -> Result<()> {
         let block = u64::from(self.file.mapping.block_size().bytes());
         debug_assert!(finished.iter().all(|range| range.is_valid(block)), "{finished:?}");
@@ -189,8 +195,8 @@ impl EndIoGuard<'_> {
 }
 
 impl Drop for WritableFile {
-    /// Requests and writes in flight hold a reference to the file, so there are none. Dirty data may be left: a file
-    /// that is deleted loses it. Lent bytes have references of their own.
+    /// Requests and writes in flight hold a reference to the file, so there are none. Dirty data
+    /// may be left: a file that is deleted loses it. Lent bytes have references of their own.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;

@@ -43,8 +43,8 @@ pub(crate) fn has_unwritten(file: &WritableFile, range: &Range<u64>) -> bool {
     file.mapping().has_unwritten(&pages_of(range))
 }
 
-/// Removes clean folios of these bytes from the cache. Returns whether all were clean. Waits for folios that are locked
-/// or under writeback.
+/// Removes clean folios of these bytes from the cache. Returns whether all were clean. Waits for
+/// folios that are locked or under writeback.
 pub(crate) fn invalidate(file: &Arc<WritableFile>, range: &Range<u64>) -> bool {
     let mut all_clean = true;
     for_each_folio(file, range.clone(), |folio| {

@@ -1,9 +1,9 @@
-//! Faults in mapped files. A page is read into the cache if necessary, and mapped into the window. Before a store,
-//! space is reserved for the page, and it becomes dirty. Not here: the windows (`pagecache`), and the reception of
-//! faults (`vfs`).
+//! Faults in mapped files. A page is read into the cache if necessary, and mapped into the window.
+//! Before a store, space is reserved for the page, and it becomes dirty. Not here: the windows
+//! (`pagecache`), and the reception of faults (`vfs`).
 //!
-//! The caller holds the inode's lock: shared to show pages, alone for stores. So no page of a range is shown while
-//! the range is truncated or moved.
+//! The caller holds the inode's lock: shared to show pages, alone for stores. So no page of a range
+//! is shown while the range is truncated or moved.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ const ATTEMPTS_MAX: u32 = 64;
 /// The number of bytes that a fault with readahead wants.
 const READ_AROUND: usize = 64 << 10;
 
-/// Shows `page` of a file, and the pages behind it in the same folio. If the page is not cached, it is read, with
-/// other pages if there is a `readahead`. Returns the page after the last one shown. Errors: `NoSuchOffset` past the
-/// end of the file, `OutOfMemory` if all of the cache is in use.
+/// Shows `page` of a file, and the pages behind it in the same folio. If the page is not cached, it
+/// is read, with other pages if there is a `readahead`. Returns the page after the last one shown.
+/// Errors: `NoSuchOffset` past the end of the file, `OutOfMemory` if all of the cache is in use.
 pub fn fault_for_load(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
@@ -43,12 +43,12 @@ pub fn fault_for_load(
     Err(Error::OutOfMemory)
 }
 
-/// Shows `page` of a file for stores, and the pages behind it in the same folio, at most `pages` in all: reserves space
-/// and makes their blocks dirty. Returns the page after the last one that can be stored to. Errors: those of
-/// [`fault_for_load`], and of the reservation.
+/// Shows `page` of a file for stores, and the pages behind it in the same folio, at most `pages` in
+/// all: reserves space and makes their blocks dirty. Returns the page after the last one that can
+/// be stored to. Errors: those of [`fault_for_load`], and of the reservation.
 ///
-/// `dirtied` is called when the blocks are dirty and before anything can be stored to the page, with the folio
-/// locked: a sync that begins after the store must find the file.
+/// `dirtied` is called when the blocks are dirty and before anything can be stored to the page,
+/// with the folio locked: a sync that begins after the store must find the file.
 pub fn fault_for_store(
     file: &Arc<WritableFile>,
     readahead: Option<&Readahead>,
@@ -90,8 +90,8 @@ struct Reserved {
     cancelled_reservations: u64,
 }
 
-/// Tries [`fault_for_store`] once. Returns `None` if the folio has changed, or space was reserved first, which is added
-/// to `reserved`.
+/// Tries [`fault_for_store`] once. Returns `None` if the folio has changed, or space was reserved
+/// first, which is added to `reserved`.
 fn store_page(
     context: &ReadContext<'_>,
     file: &Arc<WritableFile>,
@@ -144,7 +144,8 @@ fn store_page(
     Ok(Some(stored.end))
 }
 
-/// Returns the locked folio with `page`, if all of the page is uptodate. Returns `None` if the caller has to try again.
+/// Returns the locked folio with `page`, if all of the page is uptodate. Returns `None` if the
+/// caller has to try again.
 fn lock_page(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
@@ -183,8 +184,8 @@ fn lock_page(
     Ok(Some(locked).filter(|locked| is_whole && context.mapping.holds(locked)))
 }
 
-/// Returns the page after the last one, from `page` on, that is uptodate in a folio, in the file and in the
-/// window.
+/// Returns the page after the last one, from `page` on, that is uptodate in a folio, in the file
+/// and in the window.
 fn shown_end(context: &ReadContext<'_>, window: &MapWindow, folio: &LockedFolio, page: u64) -> u64 {
     let folio = folio.folio();
     let start = ((page << PAGE_SHIFT) - folio.position()) as usize;

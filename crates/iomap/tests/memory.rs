@@ -1,5 +1,5 @@
-//! The memory of the process while far more data is read than the cache may hold. The only test of its process, so that
-//! no other memory counts.
+//! The memory of the process while far more data is read than the cache may hold. The only test of
+//! its process, so that no other memory counts.
 
 mod support;
 

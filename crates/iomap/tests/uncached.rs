@@ -1,5 +1,5 @@
-//! Uncached reads and writes. They leave no folios in the cache, except those that were cached before or that another
-//! access has found.
+//! Uncached reads and writes. They leave no folios in the cache, except those that were cached
+//! before or that another access has found.
 
 mod support;
 
@@ -332,8 +332,9 @@ fn a_writer_does_not_wait_for_the_device_before_the_limit() {
     assert!(subject.format.on_disk() == data(0, 80 * 65_536));
 }
 
-/// Checks that a folio with both pages is not under writeback after `write`, once 1 MiB of that is submitted. Tries
-/// again if this thread was delayed for about as long as tails wait (100 ms), since it sees nothing then.
+/// Checks that a folio with both pages is not under writeback after `write`, once 1 MiB of that is
+/// submitted. Tries again if this thread was delayed for about as long as tails wait (100 ms),
+/// since it sees nothing then.
 fn check_tail_waits(pages: [u64; 2], write: impl Fn(&Writing)) {
     let checked = (0..200).any(|_| {
         let subject = writing();

@@ -10,7 +10,8 @@ use crate::PAGE_SIZE;
 use crate::cache::PageCache;
 use crate::options::ORDER_MAX;
 
-/// A block of memory from a cache's pool. It counts against the cache's limit. Dropping it frees the memory.
+/// A block of memory from a cache's pool. It counts against the cache's limit. Dropping it frees
+/// the memory.
 pub struct PoolBlock {
     cache: Arc<PageCache>,
     frame: u32,
@@ -25,9 +26,9 @@ unsafe impl Send for PoolBlock {}
 unsafe impl Sync for PoolBlock {}
 
 impl PoolBlock {
-    /// Returns a block with a copy of `contents`. Evicts folios if there is no free memory. Returns `None` if all
-    /// memory is in use, if `contents` is larger than the largest folio, or if blocks would take more than half of the
-    /// memory. The other half is left to folios.
+    /// Returns a block with a copy of `contents`. Evicts folios if there is no free memory. Returns
+    /// `None` if all memory is in use, if `contents` is larger than the largest folio, or if blocks
+    /// would take more than half of the memory. The other half is left to folios.
     pub fn new(cache: &Arc<PageCache>, contents: &[u8]) -> Option<Self> {
         let order = contents.len().div_ceil(PAGE_SIZE).max(1).next_power_of_two().ilog2() as u8;
         if order > ORDER_MAX {
@@ -56,8 +57,8 @@ impl Deref for PoolBlock {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the frames of the block are contiguous, belong to this value until it is dropped, and are
-        // initialised from the start (the arena is mapped memory).
+        // SAFETY: the frames of the block are contiguous, belong to this value until it is dropped,
+        // and are initialised from the start (the arena is mapped memory).
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.length) }
     }
 }

@@ -17,11 +17,13 @@ pub(crate) struct Block {
     /// The first frame.
     pub(crate) start: u32,
     pub(crate) order: u8,
-    /// Whether the memory is known to be all zeroes. A caller that needs zeroes then need not write them.
+    /// Whether the memory is known to be all zeroes. A caller that needs zeroes then need not write
+    /// them.
     pub(crate) blank: bool,
 }
 
-/// Returns the order of the free block that begins with `frame`, if there is one. A hint without the pool's lock.
+/// Returns the order of the free block that begins with `frame`, if there is one. A hint without
+/// the pool's lock.
 pub(crate) fn free_order(frame: &Frame) -> Option<u8> {
     (frame.free.load(Ordering::Relaxed) as u8).checked_sub(1)
 }
@@ -32,8 +34,8 @@ pub(crate) fn free_order(frame: &Frame) -> Option<u8> {
 pub(crate) struct Buddy {
     heads: [u32; ORDERS],
     frames: u32,
-    /// The first frame that was never used. Frames from here on are in no list, and neither they nor their descriptors
-    /// take up memory yet.
+    /// The first frame that was never used. Frames from here on are in no list, and neither they
+    /// nor their descriptors take up memory yet.
     fresh: u32,
 }
 
@@ -61,8 +63,8 @@ impl Buddy {
         Some(Block { start, order, blank })
     }
 
-    /// Adds the next frames that were never used to a free list, as one block that is as large as possible. Returns
-    /// `None` if all frames were used.
+    /// Adds the next frames that were never used to a free list, as one block that is as large as
+    /// possible. Returns `None` if all frames were used.
     fn add_fresh(&mut self, frames: &[Frame]) -> Option<()> {
         let order = (self.frames - self.fresh).checked_ilog2()?.min(ORDER_MAX.into()) as u8;
         self.link(frames, Block { start: self.fresh, order, blank: true });

@@ -19,7 +19,8 @@ use base::sync::WaitQueue;
 
 /// The number of wait queues that all folios share.
 const BUCKETS: usize = 64;
-/// The number of times an allocation evicts folios again because other threads allocated the freed memory first.
+/// The number of times an allocation evicts folios again because other threads allocated the freed
+/// memory first.
 const ATTEMPTS_MAX: u32 = 16;
 
 /// A cache of folios under one byte limit, shared by any number of mappings.
@@ -68,8 +69,8 @@ impl PageCache {
         }))
     }
 
-    /// Returns the server of the faults in this cache's map windows, and starts it if there is none. It runs until the
-    /// last window drops its reference.
+    /// Returns the server of the faults in this cache's map windows, and starts it if there is
+    /// none. It runs until the last window drops its reference.
     pub(crate) fn faults(&self) -> Result<Arc<Faults>> {
         let mut faults = self.faults.lock();
         if let Some(faults) = faults.upgrade() {
@@ -102,7 +103,8 @@ impl PageCache {
         CacheStats { dirty: self.dirty_stats(), ..self.pool.stats() }
     }
 
-    /// Returns the counts of dirty bytes, bytes under writeback, and their folios. Takes no lock, so that each write can call it.
+    /// Returns the counts of dirty bytes, bytes under writeback, and their folios. Takes no lock,
+    /// so that each write can call it.
     pub fn dirty_stats(&self) -> DirtyStats {
         DirtyStats {
             bytes_dirty: self.dirty.load(Ordering::Relaxed),
@@ -148,8 +150,9 @@ impl PageCache {
         }
     }
 
-    /// Allocates memory for a folio of `order`, or of the next smaller order that is available, down to `order_min`.
-    /// Returns the first frame and the order. Evicts folios, but does not wait: returns `None` if all memory is in use.
+    /// Allocates memory for a folio of `order`, or of the next smaller order that is available,
+    /// down to `order_min`. Returns the first frame and the order. Evicts folios, but does not
+    /// wait: returns `None` if all memory is in use.
     pub(crate) fn allocate(&self, order: u8, order_min: u8) -> Option<(u32, u8)> {
         debug_assert!(order_min <= order && order <= ORDER_MAX);
         if let Some(frame) = self.pool.allocate(order) {

@@ -42,8 +42,8 @@ impl FolioSet {
     }
 }
 
-/// Flags, sets and references change together (R6). `frame` heads the folio, and `index` is that of its first page.
-/// Callers have the folio locked, except at the end of a writeback.
+/// Flags, sets and references change together (R6). `frame` heads the folio, and `index` is that of
+/// its first page. Callers have the folio locked, except at the end of a writeback.
 impl DirtyFolios {
     /// Records that blocks of the folio with `bytes` bytes have become dirty.
     fn add(&mut self, frame: &Frame, index: u64, number: u32, bytes: u64) {
@@ -55,8 +55,8 @@ impl DirtyFolios {
         }
     }
 
-    /// Records that blocks of the folio with `bytes` bytes have become clean. If the folio is not `still_dirty`, it
-    /// leaves the set, and the caller drops the set's reference.
+    /// Records that blocks of the folio with `bytes` bytes have become clean. If the folio is not
+    /// `still_dirty`, it leaves the set, and the caller drops the set's reference.
     fn subtract(&mut self, frame: &Frame, index: u64, bytes: u64, still_dirty: bool) {
         self.bytes -= bytes;
         if !still_dirty {
@@ -65,7 +65,8 @@ impl DirtyFolios {
         }
     }
 
-    /// Replaces a dirty folio by its copy, which `new` heads. The caller drops the set's reference to the old folio.
+    /// Replaces a dirty folio by its copy, which `new` heads. The caller drops the set's reference
+    /// to the old folio.
     fn replace(&mut self, old: &Frame, new: &Frame, index: u64, number: u32) {
         new.get_again();
         new.set_dirty(true);
@@ -73,7 +74,8 @@ impl DirtyFolios {
         self.dirty.0.insert(index, number);
     }
 
-    /// Moves a folio with `bytes` dirty bytes from the dirty set to the writeback set. The reference moves with it.
+    /// Moves a folio with `bytes` dirty bytes from the dirty set to the writeback set. The
+    /// reference moves with it.
     fn start_writeback(&mut self, frame: &Frame, index: u64, number: u32, bytes: u64) {
         self.dirty.0.remove(&index);
         self.writeback.0.insert(index, number);
@@ -149,8 +151,8 @@ impl Mapping {
         debug_assert_eq!(put, Put::Held, "the caller holds a reference");
     }
 
-    /// Returns the first dirty folio that has any of `pages`. It may be under writeback by another thread by the time
-    /// that the caller has locked it.
+    /// Returns the first dirty folio that has any of `pages`. It may be under writeback by another
+    /// thread by the time that the caller has locked it.
     pub fn next_dirty(&self, pages: Range<u64>) -> Option<FolioRef<'_>> {
         let folios = self.dirty.lock();
         let number = folios.dirty.first(self.cache(), &pages)?;
@@ -171,7 +173,8 @@ impl Mapping {
         sets.iter().any(|set| set.first(self.cache(), pages).is_some())
     }
 
-    /// Takes a reference to a folio of one of the sets. The caller has the sets locked, so their reference lasts.
+    /// Takes a reference to a folio of one of the sets. The caller has the sets locked, so their
+    /// reference lasts.
     fn get_from_set(&self, number: u32) -> FolioRef<'_> {
         self.cache().pool.frame(number).get_again();
         FolioRef::new(self.cache(), number)
@@ -182,9 +185,9 @@ impl Mapping {
         self.dirty.lock().bytes
     }
 
-    /// Makes a dirty folio clean and starts its writeback. The caller then submits it. A later writer waits for the
-    /// writeback and makes the folio dirty again (docs/design/io.md, invariant 6). Returns the ranges to be written, or
-    /// `None` if the folio is not dirty.
+    /// Makes a dirty folio clean and starts its writeback. The caller then submits it. A later
+    /// writer waits for the writeback and makes the folio dirty again (docs/design/io.md, invariant
+    /// 6). Returns the ranges to be written, or `None` if the folio is not dirty.
     pub fn start_writeback(
         &self,
         folio: &LockedFolio,
@@ -253,7 +256,8 @@ impl WritebackFolio {
         &self.folio
     }
 
-    /// Returns the address of the bytes in `range`. No thread writes to them until this is dropped (R5).
+    /// Returns the address of the bytes in `range`. No thread writes to them until this is dropped
+    /// (R5).
     ///
     /// # Panics
     /// If `range` is not within the folio.

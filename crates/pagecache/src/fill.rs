@@ -1,6 +1,6 @@
-//! Filling folios. The thread that has a folio locked divides its blocks into pieces. Each piece is filled on its own,
-//! and the end of the last one unlocks the folio.
-//! Not here: the sources of the data.
+//! Filling folios. The thread that has a folio locked divides its blocks into pieces. Each piece is
+//! filled on its own, and the end of the last one unlocks the folio. Not here: the sources of the
+//! data.
 
 use std::ptr::NonNull;
 
@@ -10,8 +10,8 @@ use crate::PAGE_SHIFT;
 use crate::folio::{Folio, FolioRef};
 use crate::state::FolioState;
 
-/// A locked folio. Only the holder writes to it, and readers see only its uptodate blocks. After this is dropped, the
-/// folio is unlocked as soon as all of its pieces have ended.
+/// A locked folio. Only the holder writes to it, and readers see only its uptodate blocks. After
+/// this is dropped, the folio is unlocked as soon as all of its pieces have ended.
 #[derive(Debug)]
 pub struct LockedFolio {
     folio: Folio,
@@ -26,7 +26,8 @@ pub struct LockedFolio {
 enum Lock {
     /// The [`LockedFolio`].
     Holder,
-    /// The last piece to end, or the [`LockedFolio`] if it is dropped later. The state's pending count tells.
+    /// The last piece to end, or the [`LockedFolio`] if it is dropped later. The state's pending
+    /// count tells.
     Shared,
     /// The only piece, which is the whole folio.
     Piece,
@@ -82,13 +83,15 @@ impl LockedFolio {
         self.folio.frame().set_readahead();
     }
 
-    /// Marks a new folio as dropbehind: it is cached for uncached reads and writes only. It leaves the cache when they
-    /// are [done with](crate::FolioHandle::set_done) it, unless another access [keeps](crate::FolioHandle::keep) it.
+    /// Marks a new folio as dropbehind: it is cached for uncached reads and writes only. It leaves
+    /// the cache when they are [done with](crate::FolioHandle::set_done) it, unless another access
+    /// [keeps](crate::FolioHandle::keep) it.
     pub fn set_dropbehind(&self) {
         self.folio.frame().set_dropbehind();
     }
 
-    /// Returns the next `length` bytes, whole blocks of which none is uptodate, as a piece to be filled.
+    /// Returns the next `length` bytes, whole blocks of which none is uptodate, as a piece to be
+    /// filled.
     ///
     /// If the piece is the whole folio and `skip_state` is set, no per-block state is created.
     ///
@@ -106,7 +109,8 @@ impl LockedFolio {
         } else {
             let state = FolioState::attach(frame, self.folio.len(), self.block_size.shift());
             if self.lock == Lock::Holder {
-                // One byte more for this `LockedFolio`, so that pieces that end at once do not unlock the folio.
+                // One byte more for this `LockedFolio`, so that pieces that end at once do not
+                // unlock the folio.
                 state.add_pending(1);
                 self.lock = Lock::Shared;
             }
@@ -138,8 +142,8 @@ impl Drop for LockedFolio {
     }
 }
 
-/// Some blocks of a locked folio, to be filled by the holder alone. If it is dropped without [`finish`](Self::finish),
-/// the blocks do not become uptodate.
+/// Some blocks of a locked folio, to be filled by the holder alone. If it is dropped without
+/// [`finish`](Self::finish), the blocks do not become uptodate.
 #[derive(Debug)]
 pub struct FillPiece {
     /// `None` once the piece has ended.
@@ -156,7 +160,8 @@ impl FillPiece {
         self.length
     }
 
-    /// Returns the address of the memory, to be written to. No other thread accesses it until the piece ends.
+    /// Returns the address of the memory, to be written to. No other thread accesses it until the
+    /// piece ends.
     pub fn as_ptr(&mut self) -> NonNull<u8> {
         let folio = self.folio();
         folio.frame().set_blank(false);
@@ -216,7 +221,8 @@ fn unlock(folio: &Folio, uptodate: bool) {
     folio.frame().unlock(uptodate, folio.cache().bucket(folio.frame_number()));
 }
 
-/// Subtracts `bytes` from the folio's pending count, and unlocks the folio if the count is zero then.
+/// Subtracts `bytes` from the folio's pending count, and unlocks the folio if the count is zero
+/// then.
 fn end_pending(folio: &Folio, bytes: usize) {
     let state = FolioState::of(folio.frame()).expect("a folio with pending bytes has a state");
     if state.end_pending(bytes as u32) {

@@ -10,7 +10,8 @@ use crate::mapping::Mapping;
 use crate::state::FolioState;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// A reference to a folio. While it exists, the folio keeps its memory and its pages of the file, and is not reclaimed.
+/// A reference to a folio. While it exists, the folio keeps its memory and its pages of the file,
+/// and is not reclaimed.
 pub struct FolioHandle<C: AsRef<PageCache>> {
     cache: C,
     frame: u32,
@@ -66,8 +67,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         PAGE_SIZE << self.frame().span().order
     }
 
-    /// Returns the number of uptodate bytes from `start` within the folio on: at most `length_max`, to the end of the
-    /// folio or the first block that is not uptodate.
+    /// Returns the number of uptodate bytes from `start` within the folio on: at most `length_max`,
+    /// to the end of the folio or the first block that is not uptodate.
     #[inline]
     pub fn uptodate_len(&self, start: usize, length_max: usize) -> usize {
         let frame = self.frame();
@@ -75,18 +76,19 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         if frame.is_uptodate() { length } else { uptodate(frame, start, length) }
     }
 
-    /// Copies the [uptodate bytes](Self::uptodate_len) from `start` within the folio on, as far as `into` has room.
-    /// Returns their number. For a file that is written to, the caller holds the inode's lock; other readers
-    /// [borrow](Mapping::lend) the bytes. Programs may concurrently store to the folio through windows: of such a byte,
-    /// the copy has the old or the new value.
+    /// Copies the [uptodate bytes](Self::uptodate_len) from `start` within the folio on, as far as
+    /// `into` has room. Returns their number. For a file that is written to, the caller holds the
+    /// inode's lock; other readers [borrow](Mapping::lend) the bytes. Programs may concurrently
+    /// store to the folio through windows: of such a byte, the copy has the old or the new value.
     #[inline]
     pub fn copy_to(&self, start: usize, into: &mut [u8]) -> usize {
         let length = self.uptodate_len(start, into.len());
         if length > 0 {
             let memory = self.cache.as_ref().pool.memory(self.frame);
-            // SAFETY: the range is within the folio, which keeps its memory while this reference exists (R1). Its
-            // blocks are uptodate, and the library does not write to them now (R5). Programs may (W3), so there is no
-            // reference to the bytes, only a copy by address. `into` is the caller's memory, not that of a folio.
+            // SAFETY: the range is within the folio, which keeps its memory while this reference
+            // exists (R1). Its blocks are uptodate, and the library does not write to them now
+            // (R5). Programs may (W3), so there is no reference to the bytes, only a copy by
+            // address. `into` is the caller's memory, not that of a folio.
             unsafe { memory.add(start).as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), length) };
         }
         length
@@ -95,8 +97,9 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
     /// Returns the [uptodate bytes](Self::uptodate_len) from `start` within the folio on.
     ///
     /// # Safety
-    /// While the result is used, nothing is stored to these bytes, by the library or through a window: the folio is
-    /// lent, or its mapping has metadata, whose uptodate blocks are never written to, and no windows (R5).
+    /// While the result is used, nothing is stored to these bytes, by the library or through a
+    /// window: the folio is lent, or its mapping has metadata, whose uptodate blocks are never
+    /// written to, and no windows (R5).
     #[inline]
     pub unsafe fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
         let length = self.uptodate_len(start, length_max);
@@ -104,8 +107,9 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
             return &[];
         }
         let memory = self.cache.as_ref().pool.memory(self.frame);
-        // SAFETY: the range is within the folio, which keeps its memory while this reference exists (R1), and is
-        // initialised, since it is uptodate. The caller promises that it does not change.
+        // SAFETY: the range is within the folio, which keeps its memory while this reference exists
+        // (R1), and is initialised, since it is uptodate. The caller promises that it does not
+        // change.
         unsafe { std::slice::from_raw_parts(memory.add(start).as_ptr(), length) }
     }
 
@@ -121,8 +125,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         self.frame().keep();
     }
 
-    /// Makes a dropbehind folio that no other access has [kept](Self::keep) leave the cache with its last reference.
-    /// Folios that are dirty, under writeback, locked or lent have references.
+    /// Makes a dropbehind folio that no other access has [kept](Self::keep) leave the cache with
+    /// its last reference. Folios that are dirty, under writeback, locked or lent have references.
     pub fn set_done(&self) {
         self.frame().set_done();
     }
@@ -138,8 +142,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         self.frame().take_readahead()
     }
 
-    /// Returns whether mark `number` (0 to 7) is set. The mapping's user defines the meaning of marks; they are
-    /// dropped with the folio.
+    /// Returns whether mark `number` (0 to 7) is set. The mapping's user defines the meaning of
+    /// marks; they are dropped with the folio.
     pub fn has_mark(&self, number: u32) -> bool {
         self.frame().has_mark(number)
     }
@@ -159,8 +163,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         self.frame().wait_writeback(self.cache().bucket(self.frame));
     }
 
-    /// Waits until no blocks are under writeback, unless the request that this thread serves is cancelled
-    /// ([`base::cancellation`]).
+    /// Waits until no blocks are under writeback, unless the request that this thread serves is
+    /// cancelled ([`base::cancellation`]).
     pub fn wait_writeback_cancellable(&self) -> base::Result<()> {
         self.frame().wait_writeback_cancellable(self.cache().bucket(self.frame))
     }
@@ -171,7 +175,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
     }
 }
 
-/// Returns how many of `length` bytes from `start` on are uptodate in a folio that is uptodate only in part.
+/// Returns how many of `length` bytes from `start` on are uptodate in a folio that is uptodate only
+/// in part.
 #[cold]
 fn uptodate(frame: &Frame, start: usize, length: usize) -> usize {
     FolioState::of(frame).map_or(0, |state| state.run(start, length, true))
@@ -194,7 +199,8 @@ impl FolioRef<'_> {
 }
 
 impl Folio {
-    /// Returns another reference to the folio, which borrows `cache`. This must be the folio's cache.
+    /// Returns another reference to the folio, which borrows `cache`. This must be the folio's
+    /// cache.
     pub(crate) fn borrowed<'a>(&self, cache: &'a Arc<PageCache>) -> FolioRef<'a> {
         debug_assert!(Arc::ptr_eq(cache, &self.cache));
         self.frame().get_again();
@@ -203,8 +209,8 @@ impl Folio {
 }
 
 impl Mapping {
-    /// Lends a folio of this mapping: its bytes do not change while it is lent, even after the inode's lock is
-    /// released. The caller holds the inode's lock.
+    /// Lends a folio of this mapping: its bytes do not change while it is lent, even after the
+    /// inode's lock is released. The caller holds the inode's lock.
     pub fn lend(&self, folio: FolioRef<'_>) -> LentFolio {
         if self.has_windows() {
             // A fault makes a folio storable under the folio's lock, and only if it is not lent.
@@ -232,7 +238,8 @@ pub struct LentFolio(Folio);
 impl LentFolio {
     /// Returns the [uptodate bytes](FolioHandle::uptodate_len) from `start` within the folio on.
     pub fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
-        // SAFETY: the folio is lent, so writers do not change it, and it was protected from stores before (W3).
+        // SAFETY: the folio is lent, so writers do not change it, and it was protected from stores
+        // before (W3).
         unsafe { self.0.bytes(start, length_max) }
     }
 }

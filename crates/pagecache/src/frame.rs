@@ -1,36 +1,38 @@
-//! Frame descriptors: the references, folio and flags of one 4 KiB frame of memory. All fields are atomic, and a
-//! descriptor exists as long as the cache. So a reader may examine any frame at any time, and check afterwards whether
-//! it is the right one.
-//! Not here: the memory itself, and the tree that leads to frames.
+//! Frame descriptors: the references, folio and flags of one 4 KiB frame of memory. All fields are
+//! atomic, and a descriptor exists as long as the cache. So a reader may examine any frame at any
+//! time, and check afterwards whether it is the right one. Not here: the memory itself, and the
+//! tree that leads to frames.
 //!
 //! Invariants (`R` for reference):
 //!
-//! - **R1.** A frame heads a folio exactly while it is LIVE. Its span, owner and state change only while it is not
-//!   LIVE, and only by the one thread that allocated it from the pool or cleared LIVE. So the holder of a reference to
-//!   a LIVE frame has a folio that keeps its identity.
-//! - **R2.** A frame is CACHED exactly while its owner's tree contains it. Both change together under the tree's
-//!   lock.
-//! - **R3.** LIVE is cleared once, by a compare-exchange from "live, not cached, no references" (the last holder)
-//!   or "live, cached, no references" (reclaim, under the tree's lock). The thread that clears it returns the
-//!   memory to the pool.
-//! - **R4.** A reader adds itself to the count first and examines the frame afterwards (`try_get`). On a frame that
-//!   is not LIVE the count has no meaning. It is never set, only added to, so that the addition and the subtraction
-//!   of such a reader cancel out even if the frame becomes LIVE in between.
-//! - **R5.** Blocks that are not uptodate are written only by the holder of LOCKED. Uptodate blocks of file data
-//!   are written only by a thread that holds both the inode's lock alone and LOCKED, while the folio is not under
-//!   writeback (a device reads data that does not change) and not lent. Readers hold the inode's lock shared;
-//!   borrowers do not, and are counted. A writer that finds a folio lent replaces it by a copy. Uptodate blocks of
-//!   metadata are never written. Programs that map a file store to it without a lock while the folio is STORABLE
+//! - **R1.** A frame heads a folio exactly while it is LIVE. Its span, owner and state change only
+//!   while it is not LIVE, and only by the one thread that allocated it from the pool or cleared
+//!   LIVE. So the holder of a reference to a LIVE frame has a folio that keeps its identity.
+//! - **R2.** A frame is CACHED exactly while its owner's tree contains it. Both change together
+//!   under the tree's lock.
+//! - **R3.** LIVE is cleared once, by a compare-exchange from "live, not cached, no references"
+//!   (the last holder) or "live, cached, no references" (reclaim, under the tree's lock). The
+//!   thread that clears it returns the memory to the pool.
+//! - **R4.** A reader adds itself to the count first and examines the frame afterwards (`try_get`).
+//!   On a frame that is not LIVE the count has no meaning. It is never set, only added to, so that
+//!   the addition and the subtraction of such a reader cancel out even if the frame becomes LIVE in
+//!   between.
+//! - **R5.** Blocks that are not uptodate are written only by the holder of LOCKED. Uptodate blocks
+//!   of file data are written only by a thread that holds both the inode's lock alone and LOCKED,
+//!   while the folio is not under writeback (a device reads data that does not change) and not
+//!   lent. Readers hold the inode's lock shared; borrowers do not, and are counted. A writer that
+//!   finds a folio lent replaces it by a copy. Uptodate blocks of metadata are never written.
+//!   Programs that map a file store to it without a lock while the folio is STORABLE
 //!   (`mmap/mod.rs`, W3): then no device reads it, and it is not lent.
-//! - **R6.** A DIRTY folio is in its mapping's set of dirty folios, and one under WRITEBACK in its set of those; no
-//!   folio is in both. Each set holds a reference, so reclaim takes neither. Both flags are set under LOCKED;
-//!   WRITEBACK is cleared without it.
-//! - **R7.** A DROPBEHIND folio is cached for uncached reads and writes only; a lookup by any other access clears
-//!   the flag. When the read or write is over, the folio is also DONE, and the tree's own hold on it ends: it
-//!   leaves the cache with its last reference. So no code needs to check whether it is dirty, under writeback,
-//!   locked or lent, all of which hold references (R6), and a thread that finds other references need not come back
-//!   for it. Both bits are in the count's word, so the thread that drops the last reference reads the bits and the
-//!   count at once.
+//! - **R6.** A DIRTY folio is in its mapping's set of dirty folios, and one under WRITEBACK in its
+//!   set of those; no folio is in both. Each set holds a reference, so reclaim takes neither. Both
+//!   flags are set under LOCKED; WRITEBACK is cleared without it.
+//! - **R7.** A DROPBEHIND folio is cached for uncached reads and writes only; a lookup by any other
+//!   access clears the flag. When the read or write is over, the folio is also DONE, and the tree's
+//!   own hold on it ends: it leaves the cache with its last reference. So no code needs to check
+//!   whether it is dirty, under writeback, locked or lent, all of which hold references (R6), and a
+//!   thread that finds other references need not come back for it. Both bits are in the count's
+//!   word, so the thread that drops the last reference reads the bits and the count at once.
 
 use crate::state::FolioState;
 use base::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, WaitQueue};
@@ -64,8 +66,8 @@ const BLANK: u32 = 1 << 6;
 const DIRTY: u32 = 1 << 7;
 /// Blocks are under writeback.
 const WRITEBACK: u32 = 1 << 16;
-/// The memory is not the arena's own any more, or not contiguous with its neighbours' in the host: it is renewed before
-/// it is used for another folio.
+/// The memory is not the arena's own any more, or not contiguous with its neighbours' in the host:
+/// it is renewed before it is used for another folio.
 const FOREIGN: u32 = 1 << 24;
 /// Bytes may be stored to through a window without a fault.
 const STORABLE: u32 = 1 << 25;
@@ -114,14 +116,15 @@ pub(crate) struct Frame {
     span: AtomicU64,
     /// The folio's per-block state, or null. `state.rs` has the rules.
     pub(crate) state: AtomicPtr<FolioState>,
-    /// The neighbours in a list of free blocks, and the block that this frame begins; see `buddy.rs`. All three are
-    /// under the pool's lock.
+    /// The neighbours in a list of free blocks, and the block that this frame begins; see
+    /// `buddy.rs`. All three are under the pool's lock.
     pub(crate) previous: AtomicU32,
     pub(crate) next: AtomicU32,
     pub(crate) free: AtomicU32,
     /// The number of loans of the folio's bytes to threads that do not hold the inode's lock.
     lent: AtomicU32,
-    /// How many of the folio's pages, from the first one on, are in its file's memory (`mmap/file_pages.rs`).
+    /// How many of the folio's pages, from the first one on, are in its file's memory
+    /// (`mmap/file_pages.rs`).
     in_file: AtomicU32,
 }
 
@@ -133,26 +136,27 @@ pub(crate) enum Put {
     Held,
     /// It was the last reference: the caller returns the folio to the pool.
     Last,
-    /// It was the last reference to a DONE folio that is still cached: the caller removes the folio from the cache
-    /// ([`Frame::claim_behind`]).
+    /// It was the last reference to a DONE folio that is still cached: the caller removes the folio
+    /// from the cache ([`Frame::claim_behind`]).
     Behind,
 }
 
 impl Frame {
-    /// Makes a frame, which the caller has allocated from the pool, a locked folio with two references: the caller's,
-    /// and that of the tree to which the caller adds it.
+    /// Makes a frame, which the caller has allocated from the pool, a locked folio with two
+    /// references: the caller's, and that of the tree to which the caller adds it.
     pub(crate) fn make_live(&self, owner: u64, span: Span) {
         self.owner.store(owner, Ordering::Relaxed);
         self.span.store(span.pack(), Ordering::Relaxed);
         let blank = self.flags.load(Ordering::Relaxed) & BLANK;
         self.flags.store(LOCKED | blank, Ordering::Relaxed);
-        // R4: an addition. Release: a thread that adds itself to the count afterwards sees the stores above.
+        // R4: an addition. Release: a thread that adds itself to the count afterwards sees the
+        // stores above.
         let before = self.reference.fetch_add(LIVE | CACHED | 1, Ordering::Release);
         debug_assert_eq!(before & (LIVE | CACHED), 0, "a frame from the pool is live");
     }
 
-    /// Takes a reference to the folio with page `page` of `owner`, if this frame heads it. The error is the result of
-    /// dropping the reference that was taken to find that out.
+    /// Takes a reference to the folio with page `page` of `owner`, if this frame heads it. The
+    /// error is the result of dropping the reference that was taken to find that out.
     #[inline]
     pub(crate) fn try_get(&self, owner: u64, page: u64) -> Result<(), Put> {
         let before = self.reference.fetch_add(1, Ordering::Acquire);
@@ -189,21 +193,24 @@ impl Frame {
         }
     }
 
-    /// Clears CACHED of a folio that the caller has just removed from the tree, whose lock it holds.
+    /// Clears CACHED of a folio that the caller has just removed from the tree, whose lock it
+    /// holds.
     pub(crate) fn uncache(&self) -> Put {
         let before = self.reference.fetch_and(!(CACHED | DROPBEHIND | DONE), Ordering::Release);
         debug_assert!(before & CACHED != 0, "not cached");
         if before & !(DROPBEHIND | DONE) == LIVE | CACHED { self.release() } else { Put::Held }
     }
 
-    /// Claims a folio without references for eviction by the caller, which holds the lock of the folio's tree.
+    /// Claims a folio without references for eviction by the caller, which holds the lock of the
+    /// folio's tree.
     pub(crate) fn claim(&self) -> bool {
         let behind = self.reference.load(Ordering::Relaxed) & (DROPBEHIND | DONE);
         self.clear_live(LIVE | CACHED | behind)
     }
 
-    /// Claims a folio without references, like [`claim`](Self::claim), if it is DONE (R7). Fails if another thread has
-    /// taken a reference: then the folio stays, or leaves the cache with that reference.
+    /// Claims a folio without references, like [`claim`](Self::claim), if it is DONE (R7). Fails if
+    /// another thread has taken a reference: then the folio stays, or leaves the cache with that
+    /// reference.
     pub(crate) fn claim_behind(&self) -> bool {
         self.clear_live(BEHIND)
     }
@@ -223,8 +230,8 @@ impl Frame {
     /// Marks a DROPBEHIND folio as DONE. The caller holds a reference.
     pub(crate) fn set_done(&self) {
         let done = |word: u32| (word & (DROPBEHIND | DONE) == DROPBEHIND).then_some(word | DONE);
-        // Relaxed: all information is in this one word, whose changes have one order. An `Err` means that the folio
-        // is not DROPBEHIND any more, or is DONE already.
+        // Relaxed: all information is in this one word, whose changes have one order. An `Err`
+        // means that the folio is not DROPBEHIND any more, or is DONE already.
         let _ = self.reference.fetch_update(Ordering::Relaxed, Ordering::Relaxed, done);
     }
 
@@ -236,16 +243,16 @@ impl Frame {
         }
     }
 
-    /// Copies DROPBEHIND and DONE from `other`, whose folio this frame's folio replaces. The caller holds the lock of
-    /// the tree.
+    /// Copies DROPBEHIND and DONE from `other`, whose folio this frame's folio replaces. The caller
+    /// holds the lock of the tree.
     pub(crate) fn copy_dropbehind(&self, other: &Frame) {
         let behind = other.reference.load(Ordering::Relaxed) & (DROPBEHIND | DONE);
         self.reference.fetch_or(behind, Ordering::Relaxed);
     }
 
-    /// Clears LIVE, if no other thread does it first (R3). Several threads may find the count at zero; one of them
-    /// wins. The frame may have been freed and reused in between: then the winner frees the new folio, and the new
-    /// folio's last holder loses.
+    /// Clears LIVE, if no other thread does it first (R3). Several threads may find the count at
+    /// zero; one of them wins. The frame may have been freed and reused in between: then the winner
+    /// frees the new folio, and the new folio's last holder loses.
     #[cold]
     fn release(&self) -> Put {
         if self.clear_live(LIVE) { Put::Last } else { Put::Held }
@@ -256,8 +263,8 @@ impl Frame {
         self.reference.compare_exchange(from, 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Returns the folio's span. Certain while the caller holds a reference or owns the frame, otherwise a
-    /// hint.
+    /// Returns the folio's span. Certain while the caller holds a reference or owns the frame,
+    /// otherwise a hint.
     #[inline]
     pub(crate) fn span(&self) -> Span {
         Span::unpack(self.span.load(Ordering::Relaxed))
@@ -268,8 +275,8 @@ impl Frame {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// Returns whether reclaim should try to evict the folio. Clears REVISITED, so that the folio is evicted the next
-    /// time unless it is visited once more.
+    /// Returns whether reclaim should try to evict the folio. Clears REVISITED, so that the folio
+    /// is evicted the next time unless it is visited once more.
     pub(crate) fn is_evictable(&self) -> bool {
         if self.reference.load(Ordering::Relaxed) & !(DROPBEHIND | DONE) != LIVE | CACHED {
             return false;
@@ -286,8 +293,8 @@ impl Frame {
         self.reference.load(Ordering::Relaxed) & LIVE != 0
     }
 
-    /// Records a visit. Folios that were visited once are evicted before folios that were visited again, so that
-    /// streams of data do not evict data that is used repeatedly.
+    /// Records a visit. Folios that were visited once are evicted before folios that were visited
+    /// again, so that streams of data do not evict data that is used repeatedly.
     #[inline]
     pub(crate) fn visit(&self) {
         let flags = self.flags.load(Ordering::Relaxed);
@@ -308,7 +315,8 @@ impl Frame {
         self.flags.fetch_or(READAHEAD, Ordering::Relaxed);
     }
 
-    /// Clears the mark that starts a readahead window. Returns true to only one of the threads that find it set.
+    /// Clears the mark that starts a readahead window. Returns true to only one of the threads that
+    /// find it set.
     #[inline]
     pub(crate) fn take_readahead(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & READAHEAD != 0
@@ -362,7 +370,8 @@ impl Frame {
         self.wait_for(LOCKED, bucket);
     }
 
-    /// Returns whether some blocks differ from the device's. Certain while the caller has the folio locked.
+    /// Returns whether some blocks differ from the device's. Certain while the caller has the folio
+    /// locked.
     pub(crate) fn is_dirty(&self) -> bool {
         self.flags.load(Ordering::Acquire) & DIRTY != 0
     }
@@ -376,14 +385,16 @@ impl Frame {
         }
     }
 
-    /// Returns whether blocks are under writeback. Acquire: if not, the device does not read them any more.
+    /// Returns whether blocks are under writeback. Acquire: if not, the device does not read them
+    /// any more.
     pub(crate) fn is_under_writeback(&self) -> bool {
         self.flags.load(Ordering::Acquire) & WRITEBACK != 0
     }
 
     /// Clears DIRTY and sets WRITEBACK. The caller has the folio locked.
     pub(crate) fn start_writeback(&self) {
-        // In this order: a thread that sees neither flag knows that the folio equals the device's data.
+        // In this order: a thread that sees neither flag knows that the folio equals the device's
+        // data.
         let before = self.flags.fetch_or(WRITEBACK, Ordering::Release);
         debug_assert!(before & WRITEBACK == 0 && before & DIRTY != 0, "not dirty alone");
         self.flags.fetch_and(!DIRTY, Ordering::Release);
@@ -399,7 +410,8 @@ impl Frame {
         self.wait_for(WRITEBACK, bucket);
     }
 
-    /// Waits until no blocks are under writeback, or until the request that this thread serves is cancelled.
+    /// Waits until no blocks are under writeback, or until the request that this thread serves is
+    /// cancelled.
     pub(crate) fn wait_writeback_cancellable(&self, bucket: &WaitQueue) -> base::Result<()> {
         if !self.is_under_writeback() {
             return Ok(());
@@ -408,14 +420,16 @@ impl Frame {
         let is_over = || self.flags.fetch_or(WAITERS, Ordering::Acquire) & WRITEBACK == 0;
         loop {
             base::cancellation::check()?;
-            // A cancelled wait leaves WAITERS set. The end of the writeback then wakes other waiters, or none.
+            // A cancelled wait leaves WAITERS set. The end of the writeback then wakes other
+            // waiters, or none.
             if bucket.wait_until_or_for(base::cancellation::CHECK_EVERY, is_over) {
                 return Ok(());
             }
         }
     }
 
-    /// Clears `flag` and wakes the waiters in `bucket`. Waiters for the other flag set WAITERS again.
+    /// Clears `flag` and wakes the waiters in `bucket`. Waiters for the other flag set WAITERS
+    /// again.
     fn end(&self, flag: u32, bucket: &WaitQueue) {
         let before = self.flags.fetch_and(!(flag | WAITERS), Ordering::Release);
         debug_assert!(before & flag != 0, "not begun");
@@ -426,9 +440,9 @@ impl Frame {
 
     /// Waits until `flag` is clear.
     ///
-    /// A waiter sets WAITERS and reads the flag in one atomic operation, under the bucket's lock. So either the thread
-    /// that clears the flag finds WAITERS set, and gets the bucket's lock only once the waiter waits, or the waiter
-    /// finds the flag clear.
+    /// A waiter sets WAITERS and reads the flag in one atomic operation, under the bucket's lock.
+    /// So either the thread that clears the flag finds WAITERS set, and gets the bucket's lock only
+    /// once the waiter waits, or the waiter finds the flag clear.
     fn wait_for(&self, flag: u32, bucket: &WaitQueue) {
         if self.flags.load(Ordering::Acquire) & flag != 0 {
             base::waiting::about_to_wait();
@@ -436,8 +450,8 @@ impl Frame {
         }
     }
 
-    /// Counts a borrower of the folio's bytes, which holds a reference. Called under the inode's lock, or by a
-    /// borrower.
+    /// Counts a borrower of the folio's bytes, which holds a reference. Called under the inode's
+    /// lock, or by a borrower.
     pub(crate) fn lend(&self) {
         self.lent.fetch_add(1, Ordering::Relaxed);
     }
@@ -448,13 +462,14 @@ impl Frame {
         debug_assert!(before > 0, "not lent");
     }
 
-    /// Returns whether bytes of the folio are lent. Certain, if not, while the inode's lock is held alone.
+    /// Returns whether bytes of the folio are lent. Certain, if not, while the inode's lock is held
+    /// alone.
     pub(crate) fn is_lent(&self) -> bool {
         self.lent.load(Ordering::Acquire) != 0
     }
 
-    /// Returns how many pages, from the first one on, are in the file's memory. Certain, like the following ones,
-    /// while the caller has the folio locked, or owns the frame.
+    /// Returns how many pages, from the first one on, are in the file's memory. Certain, like the
+    /// following ones, while the caller has the folio locked, or owns the frame.
     pub(crate) fn pages_in_file(&self) -> u32 {
         self.in_file.load(Ordering::Relaxed)
     }
@@ -469,7 +484,8 @@ impl Frame {
         self.flags.fetch_or(FOREIGN, Ordering::Relaxed) & FOREIGN == 0
     }
 
-    /// Returns whether the memory is foreign, and must be renewed before it is used for another folio.
+    /// Returns whether the memory is foreign, and must be renewed before it is used for another
+    /// folio.
     pub(crate) fn is_foreign(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & FOREIGN != 0
     }
@@ -490,7 +506,8 @@ impl Frame {
         }
     }
 
-    /// Returns whether bytes may be stored to without a fault. Certain while the caller has the folio locked.
+    /// Returns whether bytes may be stored to without a fault. Certain while the caller has the
+    /// folio locked.
     pub(crate) fn is_storable(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & STORABLE != 0
     }

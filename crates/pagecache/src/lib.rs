@@ -1,15 +1,15 @@
 //! The folio cache: folios from a pooled arena, one mapping per inode, reclaim under a byte limit.
 //! Not here: devices, formats, and the choice of what to read.
 //!
-//! A cached read: [`Mapping::get`] walks the mapping's tree without a lock and takes a reference to the folio that it
-//! finds. [`FolioHandle::copy_to`] copies the data. Dropping the handle drops the reference. Folios are inserted,
-//! filled and evicted only on misses.
+//! A cached read: [`Mapping::get`] walks the mapping's tree without a lock and takes a reference to
+//! the folio that it finds. [`FolioHandle::copy_to`] copies the data. Dropping the handle drops the
+//! reference. Folios are inserted, filled and evicted only on misses.
 //!
-//! A write: the writer locks a folio, waits for its writeback to end, changes it and marks blocks dirty. The flusher
-//! finds the folio in the mapping's ordered set of dirty folios.
+//! A write: the writer locks a folio, waits for its writeback to end, changes it and marks blocks
+//! dirty. The flusher finds the folio in the mapping's ordered set of dirty folios.
 //!
-//! Numbered invariants are kept in `frame.rs` (R: references), `tree.rs` (T: the index) and `mmap/mod.rs`
-//! (W: files as memory).
+//! Numbered invariants are kept in `frame.rs` (R: references), `tree.rs` (T: the index) and
+//! `mmap/mod.rs` (W: files as memory).
 
 mod block;
 mod buddy;

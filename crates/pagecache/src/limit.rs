@@ -1,4 +1,5 @@
-//! The default size of a cache, from the machine's memory, the limits of the control group, and that of address space.
+//! The default size of a cache, from the machine's memory, the limits of the control group, and
+//! that of address space.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,8 @@ fn memory_total(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Returns the limit of this process's address space (`ulimit -v`), in bytes. `None` if there is none, or if it is unknown.
+/// Returns the limit of this process's address space (`ulimit -v`), in bytes. `None` if there is
+/// none, or if it is unknown.
 pub fn address_space_limit() -> Option<u64> {
     limit_in(&fs::read_to_string("/proc/self/limits").ok()?)
 }
@@ -40,7 +42,8 @@ fn limit_in(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns the address space that this process can still use, in bytes. `None` if it is not limited.
+/// Returns the address space that this process can still use, in bytes. `None` if it is not
+/// limited.
 fn address_space() -> Option<u64> {
     let limit = address_space_limit()?;
     let sizes = fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -49,7 +52,8 @@ fn address_space() -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// Returns the least memory limit of this process's control groups and their ancestors, of version 1 and 2.
+/// Returns the least memory limit of this process's control groups and their ancestors, of version
+/// 1 and 2.
 fn group_limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     limit_files(&groups)
@@ -58,8 +62,8 @@ fn group_limit() -> Option<u64> {
         .min()
 }
 
-/// Returns the files with the limits of `groups`, the contents of `/proc/self/cgroup`. There is no limit if a file does
-/// not exist or contains "max".
+/// Returns the files with the limits of `groups`, the contents of `/proc/self/cgroup`. There is no
+/// limit if a file does not exist or contains "max".
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {

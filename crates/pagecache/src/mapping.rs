@@ -16,10 +16,12 @@ use crate::mmap::mapped::Mapped;
 use crate::tree::{InsertError, Tree};
 use crate::{ORDER_MAX, PAGE_SHIFT};
 
-/// The number of attempts of an insertion. An attempt fails if another thread inserts a folio first.
+/// The number of attempts of an insertion. An attempt fails if another thread inserts a folio
+/// first.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// The cached folios of one file. Dropping it frees them. A folio that has references is freed with the last one.
+/// The cached folios of one file. Dropping it frees them. A folio that has references is freed with
+/// the last one.
 pub struct Mapping {
     pub(crate) tree: Tree,
     cache: Arc<PageCache>,
@@ -36,8 +38,8 @@ pub struct Mapping {
 /// State that is protected by a mapping's lock, in addition to the tree.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Whether the mapping is in the cache's list. The first folio adds it: most inodes that are looked up are never
-    /// read.
+    /// Whether the mapping is in the cache's list. The first folio adds it: most inodes that are
+    /// looked up are never read.
     registered: bool,
 }
 
@@ -89,14 +91,14 @@ impl Mapping {
         self.block_size
     }
 
-    /// Returns the order of the smallest folios. These contain one block, or one page if blocks are smaller, unless
-    /// [`set_order_min`](Self::set_order_min) was called.
+    /// Returns the order of the smallest folios. These contain one block, or one page if blocks are
+    /// smaller, unless [`set_order_min`](Self::set_order_min) was called.
     pub fn order_min(&self) -> u8 {
         self.order_min.load(Ordering::Relaxed)
     }
 
-    /// Sets the order of the smallest folios, at most [`ORDER_MAX`], if it was less. The mapping has no folios, and none is
-    /// inserted during the call.
+    /// Sets the order of the smallest folios, at most [`ORDER_MAX`], if it was less. The mapping
+    /// has no folios, and none is inserted during the call.
     pub fn set_order_min(&self, order: u8) {
         assert!(order <= ORDER_MAX, "the order of a folio");
         debug_assert!(!self.has_cached(0..u64::MAX), "folios that are too small");
@@ -108,8 +110,8 @@ impl Mapping {
         self.cache.folio_order_max().max(self.order_min())
     }
 
-    /// Returns the folio with page `index`, if there is one. Takes no lock. May miss a folio that is concurrently
-    /// inserted or removed; `insert` does not.
+    /// Returns the folio with page `index`, if there is one. Takes no lock. May miss a folio that
+    /// is concurrently inserted or removed; `insert` does not.
     #[inline]
     pub fn get(&self, index: u64) -> Option<FolioRef<'_>> {
         let number = self.tree.find(&self.cache.pool, index)?;
@@ -122,8 +124,8 @@ impl Mapping {
         }
     }
 
-    /// Returns the folio with page `index`, locked, if there is one. Misses a folio only if it is concurrently inserted
-    /// or removed: unlike `get`, finds it if a copy replaces it.
+    /// Returns the folio with page `index`, locked, if there is one. Misses a folio only if it is
+    /// concurrently inserted or removed: unlike `get`, finds it if a copy replaces it.
     pub fn get_locked(&self, index: u64) -> Option<LockedFolio> {
         loop {
             match self.get(index) {
@@ -139,8 +141,8 @@ impl Mapping {
         }
     }
 
-    /// Inserts a folio that begins with page `index`. Its order is the greatest one up to `order` that the alignment of
-    /// `index`, existing folios and the memory allow.
+    /// Inserts a folio that begins with page `index`. Its order is the greatest one up to `order`
+    /// that the alignment of `index`, existing folios and the memory allow.
     ///
     /// # Panics
     /// If `index` is not aligned to the [smallest order](Self::order_min).
@@ -222,8 +224,9 @@ impl Mapping {
         folio.borrowed(&self.cache)
     }
 
-    /// Removes all folios that contain pages of `from..end` from the mapping, as a whole. Holders of references keep
-    /// them unchanged; lookups do not find them any more. For metadata, whose folios are never dirty.
+    /// Removes all folios that contain pages of `from..end` from the mapping, as a whole. Holders
+    /// of references keep them unchanged; lookups do not find them any more. For metadata, whose
+    /// folios are never dirty.
     pub fn invalidate(&self, from: u64, end: u64) {
         let _changes = self.changes.lock();
         while let Some((_, number)) = self.tree.first_present(&self.cache.pool, from, end) {
@@ -234,8 +237,8 @@ impl Mapping {
         }
     }
 
-    /// Removes an unused folio from the mapping, if `number` heads one and `claim` claims it. `claim` is called under
-    /// the lock. The caller returns the folio to the pool.
+    /// Removes an unused folio from the mapping, if `number` heads one and `claim` claims it.
+    /// `claim` is called under the lock. The caller returns the folio to the pool.
     pub(crate) fn claim(&self, number: u32, claim: fn(&Frame) -> bool) -> Option<Span> {
         let _changes = self.changes.lock();
         let frame = self.cache.pool.frame(number);

@@ -1,4 +1,5 @@
-//! Tree nodes. Not here: their allocation (`pool.rs`), and the meaning of their entries (`tree.rs`).
+//! Tree nodes. Not here: their allocation (`pool.rs`), and the meaning of their entries
+//! (`tree.rs`).
 
 use crate::tree::{Entry, SLOTS};
 use base::sync::{AtomicU32, Ordering};
@@ -25,7 +26,8 @@ impl NodeId {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Node {
-    /// The number of slots that are not empty. Protected by the tree's lock, like all changes of slots.
+    /// The number of slots that are not empty. Protected by the tree's lock, like all changes of
+    /// slots.
     used: AtomicU32,
     /// The next free node. Protected by the pool's lock.
     pub(crate) next_free: AtomicU32,

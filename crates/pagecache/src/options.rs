@@ -10,13 +10,14 @@ pub const ORDER_MAX: u8 = 9;
 pub struct CacheOptions {
     /// The memory limit of the cache, in bytes: data, descriptors and index together.
     pub bytes_max: u64,
-    /// The greatest folio order, 0 to 9. With order 0, all folios are single pages, unless blocks are larger. This is
-    /// the baseline for measuring large folios.
+    /// The greatest folio order, 0 to 9. With order 0, all folios are single pages, unless blocks
+    /// are larger. This is the baseline for measuring large folios.
     pub folio_order_max: u8,
 }
 
 impl Default for CacheOptions {
-    /// Returns a limit of a quarter of the memory that this process may use, and folios of up to 2 MiB.
+    /// Returns a limit of a quarter of the memory that this process may use, and folios of up to 2
+    /// MiB.
     fn default() -> Self {
         Self { bytes_max: bytes_max_default(), folio_order_max: ORDER_MAX }
     }
@@ -54,7 +55,7 @@ pub struct DirtyStats {
     pub bytes_dirty: u64,
     /// Bytes in blocks under writeback.
     pub bytes_writeback: u64,
-    /// Bytes in folios with such blocks. Reclaim evicts none of them, so this is more than the other two together if large
-    /// folios are dirty in part.
+    /// Bytes in folios with such blocks. Reclaim evicts none of them, so this is more than the
+    /// other two together if large folios are dirty in part.
     pub bytes_held: u64,
 }

@@ -21,8 +21,8 @@ use base::sync::Ordering;
 const FRAMES_MAX: u64 = 1 << 26;
 /// The smallest limit of a cache, in bytes. It has room for a few of the largest blocks.
 const BYTES_MIN: u64 = 512 << 10;
-/// The greatest order of a block of frames that is divided into nodes. Nodes never become folios again. If they are
-/// together, they break up few of the blocks that large folios need.
+/// The greatest order of a block of frames that is divided into nodes. Nodes never become folios
+/// again. If they are together, they break up few of the blocks that large folios need.
 const NODES_ORDER_MAX: u32 = 6;
 /// Such a block has at most the number of all frames divided by this.
 const NODES_SHARE: usize = 128;
@@ -38,7 +38,8 @@ pub(crate) struct Pool {
     arena: Region,
     frames: usize,
     lists: RankedMutex<Lists>,
-    /// The number of folios whose memory is foreign. Each takes one or two mappings of this process.
+    /// The number of folios whose memory is foreign. Each takes one or two mappings of this
+    /// process.
     pub(crate) foreign: AtomicU32,
 }
 
@@ -95,7 +96,8 @@ impl Pool {
         unsafe { self.arena.start().add((frame as usize) << PAGE_SHIFT) }
     }
 
-    /// Allocates memory for a folio of `order`, and returns its first frame. Returns `None` if there is none.
+    /// Allocates memory for a folio of `order`, and returns its first frame. Returns `None` if
+    /// there is none.
     pub(crate) fn allocate(&self, order: u8) -> Option<u32> {
         let lists = &mut *self.lists.lock();
         let block = lists.buddy.allocate(self.frames(), order)?;
@@ -107,7 +109,8 @@ impl Pool {
         Some(block.start)
     }
 
-    /// Frees the memory of a folio of `order` that never was live, or whose LIVE the caller has cleared.
+    /// Frees the memory of a folio of `order` that never was live, or whose LIVE the caller has
+    /// cleared.
     pub(crate) fn free(&self, frame: u32, order: u8) {
         self.free_all(&[(frame, order)]);
     }
@@ -123,7 +126,8 @@ impl Pool {
         let lists = &mut *self.lists.lock();
         for (frame, order) in folios {
             if self.frame(*frame).is_foreign() {
-                // It could not be renewed. Its memory is still that of a file, so it must not be allocated again.
+                // It could not be renewed. Its memory is still that of a file, so it must not be
+                // allocated again.
                 continue;
             }
             let blank = self.frame(*frame).is_blank();
@@ -133,7 +137,8 @@ impl Pool {
         }
     }
 
-    /// Replaces the foreign memory of an unused folio by memory of the arena's own, unless the host refuses.
+    /// Replaces the foreign memory of an unused folio by memory of the arena's own, unless the host
+    /// refuses.
     fn renew(&self, frame: u32, order: u8) {
         // SAFETY: the caller owns the frame.
         if unsafe { self.arena.renew(self.arena_range(frame, 0..1 << order)) }.is_ok() {
@@ -142,7 +147,8 @@ impl Pool {
         }
     }
 
-    /// Returns the arena, and the range of its bytes that are `pages` of the folio that `frame` heads.
+    /// Returns the arena, and the range of its bytes that are `pages` of the folio that `frame`
+    /// heads.
     pub(crate) fn part(&self, frame: u32, pages: Range<u32>) -> (&Region, Range<usize>) {
         (&self.arena, self.arena_range(frame, pages))
     }
@@ -181,7 +187,8 @@ impl Pool {
         lists.nodes = id.0;
     }
 
-    /// Allocates a block of frames and divides it into free nodes. The frames are never freed again.
+    /// Allocates a block of frames and divides it into free nodes. The frames are never freed
+    /// again.
     fn carve_nodes(&self, lists: &mut Lists) -> Option<()> {
         let share = (self.frames / NODES_SHARE).checked_ilog2().unwrap_or(0).min(NODES_ORDER_MAX);
         let order = (0..=share as u8).rev().find(|&order| lists.buddy.has(order))?;

@@ -1,6 +1,6 @@
-//! Reclaim: a clock that visits the frames in the order of memory and evicts folios that are unused and were not
-//! visited again. Frames that are evicted in succession are adjacent, which makes room for large folios.
-//! Not here: the use of the freed memory.
+//! Reclaim: a clock that visits the frames in the order of memory and evicts folios that are unused
+//! and were not visited again. Frames that are evicted in succession are adjacent, which makes room
+//! for large folios. Not here: the use of the freed memory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,19 +14,21 @@ use crate::mapping::Mapping;
 use crate::options::ORDER_MAX;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Frames that the hand passes at a time. As large as the largest folio, so that no folio is in two batches.
+/// Frames that the hand passes at a time. As large as the largest folio, so that no folio is in two
+/// batches.
 const BATCH: u32 = 1 << ORDER_MAX;
 /// Rounds after which even a folio that was visited again just before is evicted.
 const ROUNDS: u64 = 3;
-/// Reclaim for an optional large folio stops after it has freed this multiple of the requested pages.
+/// Reclaim for an optional large folio stops after it has freed this multiple of the requested
+/// pages.
 const FREED_FACTOR: u64 = 2;
 
 /// Claimed folios that are freed together: first frame and order.
 type Claimed = SmallVec<[(u32, u8); 64]>;
 
 impl PageCache {
-    /// Evicts folios until there is free memory for a folio of `order`. Returns whether there is. Unless the memory is
-    /// `needed`, gives up after freeing [`FREED_FACTOR`] times as many pages.
+    /// Evicts folios until there is free memory for a folio of `order`. Returns whether there is.
+    /// Unless the memory is `needed`, gives up after freeing [`FREED_FACTOR`] times as many pages.
     pub(crate) fn make_room(&self, order: u8, needed: bool) -> bool {
         let frames = self.pool.frames().len() as u32;
         let batches = frames.div_ceil(BATCH);
@@ -46,8 +48,8 @@ impl PageCache {
         false
     }
 
-    /// Evicts all evictable folios in the frames `from..end`. Returns the number of frames freed. `last` caches the
-    /// mapping of the last folio.
+    /// Evicts all evictable folios in the frames `from..end`. Returns the number of frames freed.
+    /// `last` caches the mapping of the last folio.
     fn evict(&self, from: u32, end: u32, last: &mut Option<Arc<Mapping>>) -> u64 {
         let mut claimed = Claimed::new();
         let mut at = from;
@@ -76,8 +78,8 @@ impl PageCache {
     fn claim(&self, frame: u32, last: &mut Option<Arc<Mapping>>) -> Option<(u32, u8)> {
         let owner = self.pool.frame(frame).owner();
         if last.as_ref().is_none_or(|mapping| mapping.id() != owner) {
-            // A mapping that is being dropped frees its folios itself. Replacing `last` may drop the
-            // previous mapping, which takes the lock of `mappings`: so release it first.
+            // A mapping that is being dropped frees its folios itself. Replacing `last` may drop
+            // the previous mapping, which takes the lock of `mappings`: so release it first.
             let mapping = self.mappings.read().get(&owner)?.upgrade();
             *last = mapping;
         }

@@ -1,6 +1,6 @@
-//! Regions of zeroed memory. Their address space is reserved as a whole; only pages that were touched take up memory.
-//! Parts can be replaced by memory of files, at the same addresses.
-//! Not here: the contents.
+//! Regions of zeroed memory. Their address space is reserved as a whole; only pages that were
+//! touched take up memory. Parts can be replaced by memory of files, at the same addresses. Not
+//! here: the contents.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -23,13 +23,15 @@ pub(crate) struct Region {
     mapped: HostMapping,
 }
 
-// SAFETY: a region is memory and its address. The users of the memory are responsible for sharing it correctly.
+// SAFETY: a region is memory and its address. The users of the memory are responsible for sharing
+// it correctly.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Creates a region of `length` zero bytes, aligned to 2 MiB, and backed by huge pages where the host has them.
+    /// Creates a region of `length` zero bytes, aligned to 2 MiB, and backed by huge pages where
+    /// the host has them.
     pub(crate) fn new(length: usize) -> Result<Self> {
         let mapped = HostMapping::new(length.max(1))?;
         Ok(Self { start: mapped.aligned(), length, mapped })
@@ -40,10 +42,12 @@ impl Region {
         self.start
     }
 
-    /// Replaces `part`, whole pages, by the memory of `file` from its byte `offset` on. The former contents are lost.
+    /// Replaces `part`, whole pages, by the memory of `file` from its byte `offset` on. The former
+    /// contents are lost.
     ///
     /// # Safety
-    /// No other thread uses the part during the call. Later users take into account who else maps the file's memory.
+    /// No other thread uses the part during the call. Later users take into account who else maps
+    /// the file's memory.
     pub(crate) unsafe fn replace_by_file(
         &self,
         part: Range<usize>,
@@ -54,11 +58,12 @@ impl Region {
         unsafe { self.mapped.replace(self.at(&part), part.len(), Source::File(file, offset)) }
     }
 
-    /// Replaces `part`, whole pages, by the memory of a file from a byte offset on, or by anonymous memory if `file` is
-    /// `None`. Copies the contents, so concurrent readers do not notice.
+    /// Replaces `part`, whole pages, by the memory of a file from a byte offset on, or by anonymous
+    /// memory if `file` is `None`. Copies the contents, so concurrent readers do not notice.
     ///
     /// # Safety
-    /// No thread writes to the part during the call. Later users take into account who else maps the file's memory.
+    /// No thread writes to the part during the call. Later users take into account who else maps
+    /// the file's memory.
     pub(crate) unsafe fn move_to(
         &self,
         part: Range<usize>,
@@ -107,7 +112,8 @@ impl Drop for Region {
 struct HostMapping {
     start: NonNull<u8>,
     length: usize,
-    /// The number of bytes, from the first aligned one on, that the host was advised to back with huge pages.
+    /// The number of bytes, from the first aligned one on, that the host was advised to back with
+    /// huge pages.
     advised: usize,
 }
 
@@ -125,15 +131,15 @@ impl HostMapping {
         Ok(mapped)
     }
 
-    /// Advises the host to use huge pages. Ignores errors: a host without huge pages refuses, and the memory works
-    /// without them.
+    /// Advises the host to use huge pages. Ignores errors: a host without huge pages refuses, and
+    /// the memory works without them.
     fn advise(&self, start: NonNull<u8>, length: usize) {
         // SAFETY: advice changes no contents.
         let _ = unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) };
     }
 
-    /// [Advises](Self::advise) the host for the new memory at `start`, which replaces the memory at `at`, if that was
-    /// advised. The host can merge only mappings with the same advice.
+    /// [Advises](Self::advise) the host for the new memory at `start`, which replaces the memory at
+    /// `at`, if that was advised. The host can merge only mappings with the same advice.
     fn advise_again(&self, at: NonNull<u8>, start: NonNull<u8>, length: usize) {
         if at.as_ptr() as usize + length <= self.aligned().as_ptr() as usize + self.advised {
             self.advise(start, length);

@@ -1,10 +1,10 @@
-//! Per-block state of a folio whose blocks differ: which ones are uptodate, which ones are dirty, and how many bytes
-//! are still being read.
-//! Not here: when a folio needs a state (`fill.rs`, `dirty.rs`).
+//! Per-block state of a folio whose blocks differ: which ones are uptodate, which ones are dirty,
+//! and how many bytes are still being read. Not here: when a folio needs a state (`fill.rs`,
+//! `dirty.rs`).
 //!
-//! Rules: only the thread that has the folio locked attaches a state, which stays until the folio is freed. So the
-//! holder of a reference to the folio may use a state that it sees. Dirty bits change only under the folio's
-//! lock. A dirty folio without a state is dirty as a whole.
+//! Rules: only the thread that has the folio locked attaches a state, which stays until the folio
+//! is freed. So the holder of a reference to the folio may use a state that it sees. Dirty bits
+//! change only under the folio's lock. A dirty folio without a state is dirty as a whole.
 
 use std::ops::Range;
 
@@ -24,16 +24,16 @@ pub(crate) struct FolioState {
 }
 
 impl FolioState {
-    /// Returns the state of the folio that `frame` heads, if it has one. The caller holds a reference to the folio as
-    /// long as it uses the state.
+    /// Returns the state of the folio that `frame` heads, if it has one. The caller holds a
+    /// reference to the folio as long as it uses the state.
     pub(crate) fn of(frame: &Frame) -> Option<&Self> {
         // SAFETY: the pointer is null or from `attach`. Its target lives until `detach`, which is
         // called when there are no references any more.
         unsafe { frame.state.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Returns the state of the folio of `length` bytes that `frame` heads, and creates it if there is none. The caller
-    /// has the folio locked.
+    /// Returns the state of the folio of `length` bytes that `frame` heads, and creates it if there
+    /// is none. The caller has the folio locked.
     pub(crate) fn attach(frame: &Frame, length: usize, block_shift: u32) -> &Self {
         if let Some(state) = Self::of(frame) {
             return state;
@@ -55,8 +55,8 @@ impl FolioState {
         state.attach_to(frame)
     }
 
-    /// Makes this the state of the folio that `frame` heads, which has none. The caller has the folio locked, or owns
-    /// the frame.
+    /// Makes this the state of the folio that `frame` heads, which has none. The caller has the
+    /// folio locked, or owns the frame.
     fn attach_to(self, frame: &Frame) -> &Self {
         let state = Box::into_raw(Box::new(self));
         // Only the thread that has the folio locked does this, so this replaces no other state.
@@ -65,7 +65,8 @@ impl FolioState {
         unsafe { &*state }
     }
 
-    /// Copies the state of `from`, if there is one, to `to`. The caller has the folio of `from` locked, and owns `to`.
+    /// Copies the state of `from`, if there is one, to `to`. The caller has the folio of `from`
+    /// locked, and owns `to`.
     pub(crate) fn copy(from: &Frame, to: &Frame) {
         if let Some(state) = Self::of(from) {
             let copy = Self {
@@ -84,8 +85,8 @@ impl FolioState {
         let state = frame.state.load(Ordering::Relaxed);
         if !state.is_null() {
             frame.state.store(std::ptr::null_mut(), Ordering::Relaxed);
-            // SAFETY: from `Box::into_raw` in `attach_to`. No thread holds a reference to the folio,
-            // so none uses the state, and it is not reachable any more.
+            // SAFETY: from `Box::into_raw` in `attach_to`. No thread holds a reference to the
+            // folio, so none uses the state, and it is not reachable any more.
             drop(unsafe { Box::from_raw(state) });
         }
     }
@@ -95,8 +96,8 @@ impl FolioState {
         self.pending.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Subtracts `bytes` from the pending count. Returns whether it is zero now. Acquire: the caller sees what other
-    /// threads did before they subtracted.
+    /// Subtracts `bytes` from the pending count. Returns whether it is zero now. Acquire: the
+    /// caller sees what other threads did before they subtracted.
     pub(crate) fn end_pending(&self, bytes: u32) -> bool {
         self.pending.fetch_sub(bytes, Ordering::AcqRel) == bytes
     }
@@ -106,24 +107,26 @@ impl FolioState {
         self.uptodate.set(self.blocks_of(range), true);
     }
 
-    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are uptodate, or that are not if
-    /// `uptodate` is false. Acquire: uptodate bytes can be read.
+    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are uptodate,
+    /// or that are not if `uptodate` is false. Acquire: uptodate bytes can be read.
     pub(crate) fn run(&self, start: usize, length: usize, uptodate: bool) -> usize {
         self.run_of(&self.uptodate, start, length, uptodate)
     }
 
-    /// Marks the blocks of a byte range dirty. Returns the number of bytes in blocks that were clean.
+    /// Marks the blocks of a byte range dirty. Returns the number of bytes in blocks that were
+    /// clean.
     pub(crate) fn set_dirty(&self, range: Range<usize>) -> usize {
         self.dirty.set(self.blocks_of(range), true) << self.block_shift
     }
 
-    /// Marks the blocks of a byte range clean. Returns the number of bytes in blocks that were dirty.
+    /// Marks the blocks of a byte range clean. Returns the number of bytes in blocks that were
+    /// dirty.
     pub(crate) fn set_clean(&self, range: Range<usize>) -> usize {
         self.dirty.set(self.blocks_of(range), false) << self.block_shift
     }
 
-    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are dirty, or that are not if
-    /// `dirty` is false.
+    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are dirty, or
+    /// that are not if `dirty` is false.
     pub(crate) fn dirty_run(&self, start: usize, length: usize, dirty: bool) -> usize {
         self.run_of(&self.dirty, start, length, dirty)
     }
@@ -160,8 +163,8 @@ impl Bits {
         Self(self.0.iter().map(word).collect())
     }
 
-    /// Sets or clears the bits of `blocks`. Returns the number of changed bits. Release: a thread that sees a bit set
-    /// sees what was done before.
+    /// Sets or clears the bits of `blocks`. Returns the number of changed bits. Release: a thread
+    /// that sees a bit set sees what was done before.
     fn set(&self, blocks: Range<usize>, set: bool) -> usize {
         let mut block = blocks.start;
         let mut changed = 0;

@@ -1,7 +1,8 @@
 //! The choice between stores around the processor's caches and through them. Not here: the stores.
 //!
-//! Which of them copy faster depends on the processor, on its memory and on what else it does. So the first copies of each
-//! [`PERIOD`] try both, one after the other, and the others use those that were faster.
+//! Which of them copy faster depends on the processor, on its memory and on what else it does. So
+//! the first copies of each [`PERIOD`] try both, one after the other, and the others use those that
+//! were faster.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,8 +11,8 @@ use parking_lot::Mutex;
 
 /// The bytes for which each kind of stores is tried.
 const TRIAL: u64 = 64 << 20;
-/// The bytes at the beginning of a trial that are not measured: the processor's caches can take them, and still have to
-/// write what the copies before have left.
+/// The bytes at the beginning of a trial that are not measured: the processor's caches can take
+/// them, and still have to write what the copies before have left.
 const UNMEASURED: u64 = TRIAL / 2;
 /// The bytes from the beginning of one trial of both kinds to that of the next.
 const PERIOD: u64 = 2 << 30;
@@ -87,8 +88,8 @@ impl Choice {
     }
 }
 
-/// Returns the speed that a quarter of the copies exceeds: others had to wait for new memory of the process, or for other
-/// threads. `None` without copies.
+/// Returns the speed that a quarter of the copies exceeds: others had to wait for new memory of the
+/// process, or for other threads. `None` without copies.
 fn speed(mut copies: Vec<u64>) -> Option<u64> {
     let at = copies.len() * 3 / 4;
     (!copies.is_empty()).then(|| *copies.select_nth_unstable(at).1)

@@ -1,8 +1,9 @@
 //! Copies of data that is not used again soon. Not here: which data that is.
 //!
-//! An ordinary store first reads the line of memory that it changes, and evicts another line from the caches. If
-//! neither the old nor the new bytes are used soon, stores around the caches take half the time on some processors, and
-//! half as long again on others, so that the copies themselves are measured (`stores.rs`).
+//! An ordinary store first reads the line of memory that it changes, and evicts another line from
+//! the caches. If neither the old nor the new bytes are used soon, stores around the caches take
+//! half the time on some processors, and half as long again on others, so that the copies
+//! themselves are measured (`stores.rs`).
 
 #[cfg(all(not(miri), target_arch = "x86_64"))]
 use crate::stores::{Choice, Stores};
@@ -17,7 +18,8 @@ static CHOICE: Choice = Choice::new();
 /// Copies all of `from` to `to`.
 ///
 /// # Safety
-/// `to` is the address of as many bytes. No reference to them exists, and no other thread of the library uses them.
+/// `to` is the address of as many bytes. No reference to them exists, and no other thread of the
+/// library uses them.
 pub(crate) unsafe fn copy(to: *mut u8, from: &[u8]) {
     if from.len() < STREAMED_MIN {
         // SAFETY: the caller promises it.
@@ -64,10 +66,11 @@ unsafe fn store<const AROUND: bool>(to: *mut u8, from: &[u8]) {
     let (head, rest) = from.split_at(head);
     let lines = rest.chunks_exact(LINE);
     let tail = lines.remainder();
-    // SAFETY: all addresses are within the `from.len()` bytes at `to`, which the caller may write to: first the head,
-    // then whole lines, which begin at an aligned address, and then the tail. `line` has the bytes of a whole line.
-    // Every processor of this kind has these instructions. Only the fence orders stores around the caches with others:
-    // the next thread that locks the folio must see them.
+    // SAFETY: all addresses are within the `from.len()` bytes at `to`, which the caller may write
+    // to: first the head, then whole lines, which begin at an aligned address, and then the tail.
+    // `line` has the bytes of a whole line. Every processor of this kind has these instructions.
+    // Only the fence orders stores around the caches with others: the next thread that locks the
+    // folio must see them.
     unsafe {
         to.copy_from_nonoverlapping(head.as_ptr(), head.len());
         let mut to = to.add(head.len());

@@ -1,16 +1,16 @@
-//! The tree of one mapping: a radix tree from page indices to the frames of its folios, with 64 slots in a node.
-//! Lookups take no lock; changes are made under the lock of the mapping.
-//! Not here: the allocation of nodes, and the check that a found frame still heads the folio.
+//! The tree of one mapping: a radix tree from page indices to the frames of its folios, with 64
+//! slots in a node. Lookups take no lock; changes are made under the lock of the mapping. Not here:
+//! the allocation of nodes, and the check that a found frame still heads the folio.
 //!
 //! Invariants (`T` for tree):
 //!
 //! - **T1.** Nodes are type-stable: memory that was a node once stays a node as long as the cache,
-//!   and its slots only ever contain entries. So a lookup during concurrent changes may walk through
-//!   nodes that belong to another tree by now, but still finds entries. It ends, since each node is a
-//!   level below the last. Its result is a guess: `Frame::try_get` verifies a frame, and `insert`
-//!   verifies under the lock that there is none.
-//! - **T2.** A folio of order `n` fills 2^n slots of a leaf, or, from order 6 on, 2^(n-6) slots of a
-//!   node one level above.
+//!   and its slots only ever contain entries. So a lookup during concurrent changes may walk
+//!   through nodes that belong to another tree by now, but still finds entries. It ends, since each
+//!   node is a level below the last. Its result is a guess: `Frame::try_get` verifies a frame, and
+//!   `insert` verifies under the lock that there is none.
+//! - **T2.** A folio of order `n` fills 2^n slots of a leaf, or, from order 6 on, 2^(n-6) slots of
+//!   a node one level above.
 //! - **T3.** A node in a tree is not empty.
 
 use smallvec::SmallVec;
@@ -60,8 +60,8 @@ impl Entry {
     }
 }
 
-/// The root: an entry, and the number of levels of nodes below it. A tree of height `h` has room for
-/// 64^h pages. With height 0, the root itself is the slot of page 0.
+/// The root: an entry, and the number of levels of nodes below it. A tree of height `h` has room
+/// for 64^h pages. With height 0, the root itself is the slot of page 0.
 #[derive(Clone, Copy)]
 struct Root {
     entry: Entry,
@@ -119,8 +119,8 @@ impl Tree {
         self.walk(nodes, index).ok()
     }
 
-    /// Returns the frame of page `index`. If there is none, the error is the log2 of the number of pages that its empty
-    /// slot covers. All of these are absent.
+    /// Returns the frame of page `index`. If there is none, the error is the log2 of the number of
+    /// pages that its empty slot covers. All of these are absent.
     #[inline]
     fn walk(&self, nodes: &impl Nodes, index: u64) -> Result<u32, u32> {
         let Root { mut entry, mut height } = self.root();
@@ -139,8 +139,8 @@ impl Tree {
         }
     }
 
-    /// Returns the first page of `from..end` that is in the tree, and its frame. A guess, unless the caller
-    /// holds the lock (T1).
+    /// Returns the first page of `from..end` that is in the tree, and its frame. A guess, unless
+    /// the caller holds the lock (T1).
     pub(crate) fn first_present(
         &self,
         nodes: &impl Nodes,
@@ -187,7 +187,8 @@ impl Tree {
         self.prune(nodes, &path);
     }
 
-    /// Replaces the folio at `span` by `frame`'s. The caller holds the lock and knows that there is one.
+    /// Replaces the folio at `span` by `frame`'s. The caller holds the lock and knows that there is
+    /// one.
     pub(crate) fn replace(&self, nodes: &impl Nodes, span: Span, frame: u32) {
         let mut path = Path::new();
         let created = self.create_path(nodes, span, &mut path);
@@ -214,8 +215,8 @@ impl Tree {
         }
     }
 
-    /// Walks to the slots of `span`, and creates missing nodes. Stores the path to the first slot in `path`. Returns
-    /// the number of nodes created, or `None` if there is no memory for one.
+    /// Walks to the slots of `span`, and creates missing nodes. Stores the path to the first slot
+    /// in `path`. Returns the number of nodes created, or `None` if there is no memory for one.
     fn create_path(&self, nodes: &impl Nodes, span: Span, path: &mut Path) -> Option<usize> {
         let Root { mut entry, height } = self.root();
         let mut created = 0;

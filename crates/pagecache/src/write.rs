@@ -14,8 +14,8 @@ use crate::state::FolioState;
 use crate::streaming;
 
 impl<C: AsRef<PageCache>> FolioHandle<C> {
-    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are uptodate, or that are not if
-    /// `uptodate` is false. A hint, unless the folio is locked.
+    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are uptodate,
+    /// or that are not if `uptodate` is false. A hint, unless the folio is locked.
     pub fn uptodate_run(&self, start: usize, length: usize, uptodate: bool) -> usize {
         let frame = self.frame();
         let run_of_all = |all: bool| if all == uptodate { length } else { 0 };
@@ -26,8 +26,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         state.map_or_else(|| run_of_all(false), |state| state.run(start, length, uptodate))
     }
 
-    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are dirty, or that are not if
-    /// `dirty` is false. A hint, unless the folio is locked.
+    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are dirty, or
+    /// that are not if `dirty` is false. A hint, unless the folio is locked.
     pub fn dirty_run(&self, start: usize, length: usize, dirty: bool) -> usize {
         let frame = self.frame();
         let run_of_all = |all: bool| if all == dirty { length } else { 0 };
@@ -50,9 +50,10 @@ impl LockedFolio {
         self.folio().frame().is_lent()
     }
 
-    /// Returns the address of the bytes in `range`, to be written to, whether or not they are uptodate. The folio is
-    /// not under writeback, and not lent: no device reads it, and no reader has a reference to its bytes. Programs may
-    /// store to it through windows (W3), so no reference to the bytes may be made.
+    /// Returns the address of the bytes in `range`, to be written to, whether or not they are
+    /// uptodate. The folio is not under writeback, and not lent: no device reads it, and no reader
+    /// has a reference to its bytes. Programs may store to it through windows (W3), so no reference
+    /// to the bytes may be made.
     fn memory_of(&self, range: &Range<usize>) -> NonNull<u8> {
         self.check_writable();
         assert!(range.start <= range.end && range.end <= self.folio().len(), "not in the folio");
@@ -62,17 +63,17 @@ impl LockedFolio {
         unsafe { memory.add(range.start) }
     }
 
-    /// Writes `data` from byte `start` on. If it is `streamed` and long, it is written around the processor's caches,
-    /// which is faster for data that is not used again soon.
+    /// Writes `data` from byte `start` on. If it is `streamed` and long, it is written around the
+    /// processor's caches, which is faster for data that is not used again soon.
     ///
     /// # Safety
-    /// During the call, no other thread of the library reads the folio's uptodate blocks: the caller holds the inode's
-    /// lock alone (R5).
+    /// During the call, no other thread of the library reads the folio's uptodate blocks: the
+    /// caller holds the inode's lock alone (R5).
     pub unsafe fn copy_in(&mut self, start: usize, data: &[u8], streamed: bool) {
         let to = self.memory_of(&(start..start + data.len())).as_ptr();
-        // SAFETY: the range is within the folio, to which this holds a reference. It is locked, and no piece of it is
-        // being filled, so no other thread of the library writes to it; the caller promises that none reads it.
-        // `data` is the caller's memory, not that of a folio.
+        // SAFETY: the range is within the folio, to which this holds a reference. It is locked, and
+        // no piece of it is being filled, so no other thread of the library writes to it; the
+        // caller promises that none reads it. `data` is the caller's memory, not that of a folio.
         unsafe {
             if streamed {
                 streaming::copy(to, data);
@@ -122,26 +123,29 @@ impl LockedFolio {
 }
 
 impl Mapping {
-    /// Returns whether the mapping still contains this folio. A folio that was removed never comes back.
+    /// Returns whether the mapping still contains this folio. A folio that was removed never comes
+    /// back.
     pub fn holds(&self, folio: &LockedFolio) -> bool {
         folio.folio().frame().is_cached()
     }
 
-    /// Returns the index of the first page of `pages` that is cached. May miss a folio that is concurrently
-    /// inserted or removed.
+    /// Returns the index of the first page of `pages` that is cached. May miss a folio that is
+    /// concurrently inserted or removed.
     pub fn next_cached(&self, pages: Range<u64>) -> Option<u64> {
         let first = self.tree.first_present(&self.cache().pool, pages.start, pages.end);
         first.map(|(index, _)| index)
     }
 
-    /// Returns whether any of `pages` is cached. Certain: a folio that is not found is inserted later.
+    /// Returns whether any of `pages` is cached. Certain: a folio that is not found is inserted
+    /// later.
     pub fn has_cached(&self, pages: Range<u64>) -> bool {
         let _changes = self.changes.lock();
         self.next_cached(pages).is_some()
     }
 
-    /// Replaces a folio that is not under writeback by a copy. Borrowers keep the old folio unchanged. The error
-    /// returns the folio, if there is no memory for a copy or the folio was removed from the mapping.
+    /// Replaces a folio that is not under writeback by a copy. Borrowers keep the old folio
+    /// unchanged. The error returns the folio, if there is no memory for a copy or the folio was
+    /// removed from the mapping.
     pub fn replace_by_copy(&self, folio: LockedFolio) -> Result<LockedFolio, LockedFolio> {
         let old = folio.folio();
         let pool = &self.cache().pool;
@@ -179,8 +183,8 @@ impl Mapping {
         Ok(LockedFolio::new(new, self.block_size()))
     }
 
-    /// Removes a folio that is not under writeback from the mapping. Its dirty blocks are not written back. Holders of
-    /// references keep it unchanged; lookups do not find it any more.
+    /// Removes a folio that is not under writeback from the mapping. Its dirty blocks are not
+    /// written back. Holders of references keep it unchanged; lookups do not find it any more.
     pub fn remove(&self, folio: LockedFolio) {
         let frame = folio.folio().frame();
         debug_assert!(!frame.is_under_writeback(), "a folio under writeback belongs to its file");

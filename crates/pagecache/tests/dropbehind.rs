@@ -1,4 +1,5 @@
-//! Tests of dropbehind folios. They leave the cache with their last reference, unless another access has kept them.
+//! Tests of dropbehind folios. They leave the cache with their last reference, unless another
+//! access has kept them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,7 +137,8 @@ fn dirty_folios_leave_when_their_writeback_has_ended() {
     drop(waiting);
     assert!(!found());
     assert_eq!((resident(&mapping), cache.stats().folios_dropped), (0, 1));
-    // Written to again before it leaves: it leaves after the next writeback, since it is still marked.
+    // Written to again before it leaves: it leaves after the next writeback, since it is still
+    // marked.
     let mut folio = insert(&mapping, 0, 0);
     folio.set_dropbehind();
     folio.folio().set_done();

@@ -1,4 +1,5 @@
-//! Tests of inserting, filling, finding, evicting and dropping folios, with one thread and with several.
+//! Tests of inserting, filling, finding, evicting and dropping folios, with one thread and with
+//! several.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -98,7 +99,8 @@ fn readers_get_only_the_blocks_that_were_filled() {
     assert_eq!(bytes_of(&folio, 3000, 16_384), [1; 72]);
     assert_eq!(bytes_of(&folio, 3072, 1), b"");
     assert_eq!(bytes_of(&folio, 5120 + 100, 5000), [0; 1948]);
-    // The second piece fails. The end of the last piece unlocks the folio, but does not make it uptodate.
+    // The second piece fails. The end of the last piece unlocks the folio, but does not make it
+    // uptodate.
     drop(second);
     drop(locked);
     folio.wait_unlocked();
@@ -240,7 +242,8 @@ fn content(file: usize, page: u64) -> u8 {
     (page as usize * 7 + file * 101) as u8
 }
 
-/// Checks the contents of a cached page, or inserts and fills its folio. Returns whether there was memory for it.
+/// Checks the contents of a cached page, or inserts and fills its folio. Returns whether there was
+/// memory for it.
 fn use_page(mapping: &Mapping, file: usize, page: u64, order: u8) -> bool {
     if let Some(folio) = mapping.get(page) {
         folio.visit();

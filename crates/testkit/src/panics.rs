@@ -1,10 +1,12 @@
-//! A device that panics once when a given thread uses it, for tests of panics in background threads.
+//! A device that panics once when a given thread uses it, for tests of panics in background
+//! threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{Bio, DeviceHooks, HookedDevice, SharedDevice};
 
-/// A device that panics when a thread with a given name submits to it after [`arm`](PanicOnce::arm).
+/// A device that panics when a thread with a given name submits to it after
+/// [`arm`](PanicOnce::arm).
 pub type PanicDevice = HookedDevice<PanicOnce>;
 
 /// The hooks of a [`PanicDevice`].

@@ -1,5 +1,5 @@
-//! Waits with a time limit, for a condition, or until another thread waits. Uses only the standard library, since
-//! tests of crates that this one depends on include the file.
+//! Waits with a time limit, for a condition, or until another thread waits. Uses only the standard
+//! library, since tests of crates that this one depends on include the file.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,8 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Work of another thread that must wait for the test. Unlike a pause of some time, this shows whether
-/// the other thread has begun to wait, even on a busy machine.
+/// Work of another thread that must wait for the test. Unlike a pause of some time, this shows
+/// whether the other thread has begun to wait, even on a busy machine.
 #[derive(Debug, Default)]
 pub struct Waiter {
     /// The folder of the working thread in /proc.
@@ -28,8 +28,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// The number of successive samples, one each millisecond, in which a waiting thread is asleep. A thread that is
-    /// runnable, but has no processor, is not asleep.
+    /// The number of successive samples, one each millisecond, in which a waiting thread is asleep.
+    /// A thread that is runnable, but has no processor, is not asleep.
     const SAMPLES: u32 = 20;
 
     /// Does `work` on this thread.
@@ -42,8 +42,9 @@ impl Waiter {
         result
     }
 
-    /// Waits until the thread waits in its work. Returns false if the work has ended without a wait: then the test does
-    /// not reach its race. The test should fail then, after it has released all other threads.
+    /// Waits until the thread waits in its work. Returns false if the work has ended without a
+    /// wait: then the test does not reach its race. The test should fail then, after it has
+    /// released all other threads.
     #[must_use]
     pub fn begins_to_wait(&self) -> bool {
         let deadline = Instant::now() + TIME_MAX;
@@ -67,15 +68,16 @@ impl Waiter {
     }
 }
 
-/// Returns the letter for the state of a thread with this folder in /proc, or `None` if it has ended.
+/// Returns the letter for the state of a thread with this folder in /proc, or `None` if it has
+/// ended.
 pub fn thread_state(folder: &std::path::Path) -> Option<char> {
     let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
     // The state follows the name in parentheses, which may contain anything.
     stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next())
 }
 
-/// Waits until each thread of this process whose name begins with `name` has woken up `times` times from now on, or has
-/// ended. Panics if there is no such thread.
+/// Waits until each thread of this process whose name begins with `name` has woken up `times` times
+/// from now on, or has ended. Panics if there is no such thread.
 #[track_caller]
 pub fn wait_for_wakes(name: &str, times: u64) {
     let threads = std::fs::read_dir("/proc/self/task").expect("a process has threads");

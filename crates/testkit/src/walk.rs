@@ -43,7 +43,8 @@ impl Walked {
     }
 }
 
-/// Makes all calls that read on each node of `volume`. Counts errors. Only panics and endless work are failures.
+/// Makes all calls that read on each node of `volume`. Counts errors. Only panics and endless work
+/// are failures.
 pub fn walk(volume: &Volume) -> Walked {
     let mut walked = Walked::default();
     assert!(volume.statfs().block_size.is_power_of_two());

@@ -1,5 +1,6 @@
-//! Directories of f2fs that ignore case, which this library fills and changes by names in another case: fsck.f2fs finds no
-//! errors, and Linux, which looks up each name, sees the same tree, also after its recovery.
+//! Directories of f2fs that ignore case, which this library fills and changes by names in another
+//! case: fsck.f2fs finds no errors, and Linux, which looks up each name, sees the same tree, also
+//! after its recovery.
 
 use std::path::{Path, PathBuf};
 

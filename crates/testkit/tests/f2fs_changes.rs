@@ -1,5 +1,5 @@
-//! Images of f2fs that a kernel changed at random, or nearly filled: fsck.f2fs finds no errors, and a later mount finds
-//! the same.
+//! Images of f2fs that a kernel changed at random, or nearly filled: fsck.f2fs finds no errors, and
+//! a later mount finds the same.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Cleaning of f2fs volumes with compressed, encrypted and fs-verity files that Linux has written: blocks move as they lie on
-//! the device, files read the same, and fsck.f2fs finds no errors.
+//! Cleaning of f2fs volumes with compressed, encrypted and fs-verity files that Linux has written:
+//! blocks move as they lie on the device, files read the same, and fsck.f2fs finds no errors.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -120,7 +120,8 @@ fn remove(volume: &Volume, numbers: impl Iterator<Item = usize>) {
     }
 }
 
-/// One of so many files stays. Few blocks are left in their segments then, which are cleaned before others.
+/// One of so many files stays. Few blocks are left in their segments then, which are cleaned before
+/// others.
 const KEPT: usize = 6;
 
 /// Flags of compressed, encrypted and fs-verity files.
@@ -128,8 +129,8 @@ const COMPRESSED: u32 = 0x4;
 const ENCRYPTED: u32 = 0x800;
 const VERITY: u32 = 0x10_0000;
 
-/// Removes files so that the segments of files with `flags` have free blocks, and cleans the volume. Checks that blocks of
-/// such files were moved unchanged.
+/// Removes files so that the segments of files with `flags` have free blocks, and cleans the
+/// volume. Checks that blocks of such files were moved unchanged.
 fn clean(kind: &Kind, image: &Path, flags: u32) {
     let ours = OnVolume::open_with(image, with_keys());
     let (special, others) = files(ours.volume(), flags);
@@ -184,8 +185,8 @@ fn moved_files() {
     }
 }
 
-/// Fills a volume with files of a segment each, and removes three of four, several times: sections have a full segment, and three empty
-/// ones. Then creates inodes, which need segments for nodes.
+/// Fills a volume with files of a segment each, and removes three of four, several times: sections
+/// have a full segment, and three empty ones. Then creates inodes, which need segments for nodes.
 fn fill_with_data_and_nodes(volume: &Volume) {
     const SEGMENT: usize = 512;
     let by = &Credentials::ROOT;
@@ -216,7 +217,8 @@ fn fill_with_data_and_nodes(volume: &Volume) {
     }
 }
 
-/// Has Linux clean a volume whose sections have several segments, and which this library has filled.
+/// Has Linux clean a volume whose sections have several segments, and which this library has
+/// filled.
 fn filled_sections() {
     let folder = must(TempDir::new(), "a folder");
     let (kind, image) = (Kind::named("large_sections"), folder.path().join("image"));

@@ -1,4 +1,5 @@
-//! Compressed files of f2fs that Linux has written and the library changes: Linux and fsck.f2fs find what the library wrote.
+//! Compressed files of f2fs that Linux has written and the library changes: Linux and fsck.f2fs
+//! find what the library wrote.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -75,7 +76,8 @@ fn data(length: usize, compresses: bool) -> Vec<u8> {
     (0..length).map(|at| if compresses { (at / 100) as u8 } else { random.draw() as u8 }).collect()
 }
 
-/// Creates files in a directory whose files are compressed. Returns their names, and what they have.
+/// Creates files in a directory whose files are compressed. Returns their names, and what they
+/// have.
 fn create(volume: &Volume) -> Vec<(&'static str, Vec<u8>)> {
     let (text, noise) = (data(75 * BLOCK + 77, true), data(64 * BLOCK, false));
     let create = |name, contents: &[u8]| {
@@ -131,7 +133,8 @@ fn create(volume: &Volume) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Changes files of an image, with a sync after each change if `syncs`, creates some, and removes some. Checks what they have.
+/// Changes files of an image, with a sync after each change if `syncs`, creates some, and removes
+/// some. Checks what they have.
 fn change(image: &Path, syncs: bool) {
     let ours = OnVolume::open(image);
     let mut expected = Vec::new();

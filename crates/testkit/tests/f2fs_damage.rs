@@ -1,5 +1,5 @@
-//! Damage to single fields of f2fs images: the library's check finds something if fsck.f2fs does, and the other way
-//! round, but for a list of differences.
+//! Damage to single fields of f2fs images: the library's check finds something if fsck.f2fs does,
+//! and the other way round, but for a list of differences.
 
 use std::fs::File;
 use std::ops::RangeInclusive;
@@ -17,8 +17,8 @@ use testkit::{guest, must, soak_factor};
 /// The number of damaged images of each kind and structure.
 const SEEDS: u64 = 16;
 
-/// Damage that only the library's check finds, by structure and field, and the reason why it is right. There is none that
-/// only fsck.f2fs finds. fsck.f2fs is that of f2fs-tools 1.15.
+/// Damage that only the library's check finds, by structure and field, and the reason why it is
+/// right. There is none that only fsck.f2fs finds. fsck.f2fs is that of f2fs-tools 1.15.
 const ONLY_OURS: &[(Structure, RangeInclusive<usize>, &str)] = &[
     (
         Structure::Superblock,
@@ -162,7 +162,8 @@ fn agrees(structure: Structure) {
     assert!(found * 4 >= total, "fsck.f2fs finds only {found} of {total}");
 }
 
-/// Returns whether a difference is listed. Those in words of nodes must be those of extended attributes.
+/// Returns whether a difference is listed. Those in words of nodes must be those of extended
+/// attributes.
 fn is_only_ours(structure: Structure, damage: &Damage, ours: &[String]) -> bool {
     let is_words = matches!(structure, Structure::Addresses | Structure::Node);
     let fits = !is_words || ours.iter().all(|finding| finding.contains("extended attribute"));

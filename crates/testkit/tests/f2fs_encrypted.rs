@@ -1,5 +1,5 @@
-//! Encrypted trees on f2fs that this library and Linux change by turns: fsck.f2fs finds no errors, and both read the same, with
-//! the keys and without them.
+//! Encrypted trees on f2fs that this library and Linux change by turns: fsck.f2fs finds no errors,
+//! and both read the same, with the keys and without them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -85,7 +85,8 @@ fn shortened(step: Step) -> Step {
     }
 }
 
-/// Returns some steps that each policy's folder gets in turn `number`, on files of the turn before and new ones.
+/// Returns some steps that each policy's folder gets in turn `number`, on files of the turn before
+/// and new ones.
 fn few_steps(number: u64) -> Vec<Step> {
     let bytes = |seed: u64, length| testkit::turns::Bytes { seed, length };
     let mut steps = Vec::new();
@@ -184,7 +185,8 @@ fn turns(seed: u64) {
     f2fs::check_by_both(&image);
 }
 
-/// Creates a folder of compressed files in an encrypted one, and a file in it, whose clusters are changed in part.
+/// Creates a folder of compressed files in an encrypted one, and a file in it, whose clusters are
+/// changed in part.
 fn write_compressed(volume: &Volume) {
     must(volume.mkdir(b"v2/compressed", 0o755, BY), "a folder");
     let folder = must(volume.resolve(b"v2/compressed", Follow::No), "a folder");
@@ -200,8 +202,8 @@ fn write_compressed(volume: &Volume) {
     assert!(compression.is_some_and(|found| found.saved_blocks > 50), "{compression:?}");
 }
 
-/// Copies the image to `copy` after a file with a new name was synced in an encrypted folder. Only the chain of synced nodes
-/// has it.
+/// Copies the image to `copy` after a file with a new name was synced in an encrypted folder. Only
+/// the chain of synced nodes has it.
 fn leave_synced(image: &Path, copy: &Path) {
     must(std::fs::copy(image, copy), copy.display());
     let mut ours = OnVolume::open_with(copy, with_keys());
@@ -225,7 +227,8 @@ fn check_refused<T>(result: Result<T>, expected: impl Fn(&Error) -> bool) {
     }
 }
 
-/// Checks that names cannot leave an encrypted tree for another policy's, and that data cannot move within a file.
+/// Checks that names cannot leave an encrypted tree for another policy's, and that data cannot move
+/// within a file.
 fn check_policies(image: &Path) {
     let ours = OnVolume::open_with(image, with_keys());
     let volume = ours.volume();
@@ -251,7 +254,8 @@ fn check_policies(image: &Path) {
     ours.close();
 }
 
-/// Checks that without keys, nothing can be created or written in encrypted folders, and everything can be deleted.
+/// Checks that without keys, nothing can be created or written in encrypted folders, and everything
+/// can be deleted.
 fn check_without_keys(image: &Path) {
     let ours = OnVolume::open_with(image, VolumeOptions::default());
     let volume = ours.volume();

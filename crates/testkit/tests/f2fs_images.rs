@@ -1,5 +1,5 @@
-//! Images of f2fs of each kind: a guest fills them, fsck.f2fs finds no errors, and the library reads what a later mount
-//! of the guest finds.
+//! Images of f2fs of each kind: a guest fills them, fsck.f2fs finds no errors, and the library
+//! reads what a later mount of the guest finds.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,8 @@ const SUPERBLOCK: u64 = 1024;
 /// The offset of the number of additional blocks of a checkpoint in the superblock.
 const PAYLOAD: u64 = 1664;
 
-/// Images of at most this size, in bytes, are also compared by their contents before and after reading.
+/// Images of at most this size, in bytes, are also compared by their contents before and after
+/// reading.
 const HASHED_BYTES_MAX: u64 = 1 << 30;
 
 /// The filled images of one machine, and their contents as the guest's kernel reads them.
@@ -98,7 +99,8 @@ fn check_reading(image: &Path, options: &VolumeOptions, of_guest: &Manifest) {
     };
     let before = state();
     let ours = Manifest::of_image_with(image, options);
-    // Linux reports preallocated blocks behind data as data, and merges compressed extents with others.
+    // Linux reports preallocated blocks behind data as data, and merges compressed extents with
+    // others.
     let comparable = |manifest: Manifest| {
         manifest.map(|name, _, fact, value| {
             let is_left_out = fact == "data" && name.starts_with("preallocated/")

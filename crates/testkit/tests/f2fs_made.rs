@@ -1,6 +1,7 @@
-//! Volumes of our own making, with blocks of 4 and 16 KiB, in all layouts: the library and kernels change them by turns,
-//! and the library reads the same as the kernel. With blocks of 16 KiB, a block of the summary area has one summary (Linux 6.7 to 6.18)
-//! or several (since 6.19). Linux 7.3 mounts both.
+//! Volumes of our own making, with blocks of 4 and 16 KiB, in all layouts: the library and kernels
+//! change them by turns, and the library reads the same as the kernel. With blocks of 16 KiB, a
+//! block of the summary area has one summary (Linux 6.7 to 6.18) or several (since 6.19). Linux 7.3
+//! mounts both.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -120,7 +121,8 @@ impl Size {
 /// The name of a file that compression makes smaller.
 const COMPRESSIBLE: &str = "compressible";
 
-/// Returns steps that make a file with a few bytes in each of its blocks, and an incomplete last cluster.
+/// Returns steps that make a file with a few bytes in each of its blocks, and an incomplete last
+/// cluster.
 fn compressible(block: u64) -> Vec<Step> {
     let write = |number: u64| {
         let bytes = Bytes { seed: number, length: 10 };
@@ -132,7 +134,8 @@ fn compressible(block: u64) -> Vec<Step> {
 /// The names of files that are preallocated by the library, and then written in part.
 const PREALLOCATED: &str = "preallocated";
 
-/// Returns steps that preallocate a file, and write two of its blocks and the second half of a third one.
+/// Returns steps that preallocate a file, and write two of its blocks and the second half of a
+/// third one.
 fn preallocated(block: u64) -> Vec<Step> {
     let name = || PREALLOCATED.to_owned();
     let write =
@@ -164,8 +167,8 @@ fn change(image: &Path, turn: &Turn) {
     }
 }
 
-/// The images of one size after the library and then a guest have changed them, and the guest's lists before and after its
-/// changes.
+/// The images of one size after the library and then a guest have changed them, and the guest's
+/// lists before and after its changes.
 struct Changed {
     folder: TempDir,
     images: Vec<PathBuf>,
@@ -187,8 +190,8 @@ impl Changed {
         };
         let images: Vec<PathBuf> = layouts.iter().map(image).collect();
         let trees = (1..).zip(&layouts).map(|(seed, layout)| {
-            // Only the first volume has files with nodes of all levels, since the emulated kernel is slow to list their
-            // extents.
+            // Only the first volume has files with nodes of all levels, since the emulated kernel
+            // is slow to list their extents.
             let per_node = u64::from(size.block_size().bytes() - 24) / 4;
             let blocks = if seed == 1 { per_node.pow(3) } else { 3 * per_node };
             let mut tree = size.tree(blocks);
@@ -275,8 +278,9 @@ fn compare(ours: &Manifest, of_guest: &Manifest, turn: &str) {
     let comparable = |manifest: &Manifest| {
         manifest.clone().map(|name, _, fact, value| {
             let is_left_out = match fact {
-                // Linux finds the beginning of data at blocks with an address only, and its end at holes only. So data
-                // extends over the preallocated blocks behind it. Here, these are holes.
+                // Linux finds the beginning of data at blocks with an address only, and its end at
+                // holes only. So data extends over the preallocated blocks behind it. Here, these
+                // are holes.
                 "data" => {
                     ours.fact(name, "extents").is_some_and(|extents| extents.contains(UNWRITTEN))
                 }

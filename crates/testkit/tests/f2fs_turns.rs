@@ -1,5 +1,6 @@
-//! Images of f2fs that this library and Linux change by turns: after each turn, fsck.f2fs and the library's check find no
-//! errors, and both sides see the same tree. Some turns are interrupted, and the other side recovers.
+//! Images of f2fs that this library and Linux change by turns: after each turn, fsck.f2fs and the
+//! library's check find no errors, and both sides see the same tree. Some turns are interrupted,
+//! and the other side recovers.
 
 use std::path::{Path, PathBuf};
 
@@ -70,7 +71,8 @@ fn turns(seed: u64) {
     }
 }
 
-/// Copies images at the end of a turn of this library, without closing the volume. Checks that Linux recovers what the library does.
+/// Copies images at the end of a turn of this library, without closing the volume. Checks that
+/// Linux recovers what the library does.
 fn broken_off(seed: u64) {
     let folder = must(TempDir::new(), "a folder");
     let image = |name: &&str| {
@@ -196,8 +198,8 @@ fn projects() {
     }
 }
 
-/// Changes a volume of 4 TiB, the checkpoints of which have blocks of their own for the bitmap of the segment information
-/// table. User-mode Linux does not have the memory to mount it.
+/// Changes a volume of 4 TiB, the checkpoints of which have blocks of their own for the bitmap of
+/// the segment information table. User-mode Linux does not have the memory to mount it.
 fn checkpoint_payload() {
     let folder = must(TempDir::new(), "a folder");
     let image = folder.path().join("image");

@@ -1,7 +1,9 @@
-//! Images of f2fs that a kernel left without unmounting them, or that were copied in the middle of its work: a later mount
-//! rolls them forward, and the library recovers the same in memory. Without recovery, it reads the last checkpoint.
+//! Images of f2fs that a kernel left without unmounting them, or that were copied in the middle of
+//! its work: a later mount rolls them forward, and the library recovers the same in memory. Without
+//! recovery, it reads the last checkpoint.
 //!
-//! `BIFOLIO_CRASH_FACTOR` multiplies the number of recordings with states in the middle, and that of damaged images.
+//! `BIFOLIO_CRASH_FACTOR` multiplies the number of recordings with states in the middle, and that
+//! of damaged images.
 
 #![allow(clippy::print_stdout, reason = "a run prints the number of judged states")]
 
@@ -205,7 +207,8 @@ fn judge(states: &[(&'static Kind, PathBuf)], seed: u64) {
         match recovered {
             Ok(recovered) => {
                 let keeps_xattrs = keeps_xattrs(&states[number].1);
-                // Of a list without its end, Linux shows the part that the inode has, or none, or refuses to read it.
+                // Of a list without its end, Linux shows the part that the inode has, or none, or
+                // refuses to read it.
                 let comparable = |manifest: &Manifest| {
                     manifest.clone().map(|name, _, fact, value| {
                         let is_xattr = fact.starts_with("xattr ");
@@ -231,8 +234,9 @@ fn judge(states: &[(&'static Kind, PathBuf)], seed: u64) {
 /// The number of power cuts in the middle of each recovery in place.
 const CUTS: u64 = 3;
 
-/// Recovers a copy of an image in place. Checks that fsck.f2fs and the library's check find no errors, that nothing is left
-/// to recover, and that the copy has what the recovery in memory has found, also after a power cut. Returns the copy.
+/// Recovers a copy of an image in place. Checks that fsck.f2fs and the library's check find no
+/// errors, that nothing is left to recover, and that the copy has what the recovery in memory has
+/// found, also after a power cut. Returns the copy.
 fn recover_in_place(image: &Path, recovered: &Manifest, random: &mut Random) -> PathBuf {
     let intact = Arc::new(must(std::fs::read(image), image.display()));
     let base: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(&intact)));
@@ -260,7 +264,8 @@ fn recover_in_place(image: &Path, recovered: &Manifest, random: &mut Random) -> 
     let recording = device.recording();
     let points = recording.crash_points();
     for number in 0..if report.is_some() { CUTS } else { 0 } {
-        // Every other cut is around the write of the last block, which makes the new checkpoint valid.
+        // Every other cut is around the write of the last block, which makes the new checkpoint
+        // valid.
         let span = if number % 2 == 0 { points.len() as u64 } else { 3 };
         let point = points.end - 1 - random.below(span) as usize;
         let kept = random.below(9);
@@ -279,7 +284,8 @@ fn recover_in_place(image: &Path, recovered: &Manifest, random: &mut Random) -> 
     copy
 }
 
-/// Reads a volume as the checkpoint has it, and after its recovery. Checks that the image does not change.
+/// Reads a volume as the checkpoint has it, and after its recovery. Checks that the image does not
+/// change.
 fn recover_or_refuse(image: &Path) -> (Manifest, Result<Manifest, Error>) {
     let before = must(std::fs::read(image), image.display());
     let checkpoint = VolumeOptions::new().no_recovery(true).open(image);
@@ -330,7 +336,8 @@ fn damage_is_found() {
     assert!(refused > 20 && opened > 20, "{refused} are refused, {opened} are opened");
 }
 
-/// The flag of a checkpoint that fsck.f2fs has written: the upper half of versions in nodes does not count.
+/// The flag of a checkpoint that fsck.f2fs has written: the upper half of versions in nodes does
+/// not count.
 const NO_CRC_RECOVERY: u32 = 0x200;
 /// The flag of a checkpoint whose successors were disabled.
 const DISABLED: u32 = 0x1000;
@@ -368,8 +375,9 @@ fn flags_of_checkpoints() {
 /// The number of synced inodes that are torn.
 const TORN: u64 = 20;
 
-/// Checks that the chain of synced nodes ends at a torn inode: what is recovered is the same as if it was not written at
-/// all. Linux verifies no checksum there, and recovers the old contents as if they were synced.
+/// Checks that the chain of synced nodes ends at a torn inode: what is recovered is the same as if
+/// it was not written at all. Linux verifies no checksum there, and recovers the old contents as if
+/// they were synced.
 fn torn_inodes_end_the_chain() {
     let folder = must(TempDir::new(), "a folder");
     let kind = Kind::named("attributes");

@@ -28,7 +28,8 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Parses a descriptor with its signature, which is ignored, of a file of `size` bytes. Errors: `Corrupt`.
+    /// Parses a descriptor with its signature, which is ignored, of a file of `size` bytes. Errors:
+    /// `Corrupt`.
     pub fn parse(bytes: &[u8], size: u64, location: Location) -> Result<Self> {
         let corrupt = |problem| Err(Error::corrupt(STRUCTURE, location, problem));
         let available = bytes.len() as u64;
@@ -85,8 +86,9 @@ impl Descriptor {
         })
     }
 
-    /// Returns the file digest in the form of `fsverity digest`, such as `sha256:` and hexadecimal digits. It stands
-    /// for the contents of the file, which are compared with it only when they are read.
+    /// Returns the file digest in the form of `fsverity digest`, such as `sha256:` and hexadecimal
+    /// digits. It stands for the contents of the file, which are compared with it only when they
+    /// are read.
     pub fn file_digest(&self) -> String {
         let mut digest = format!("{}:", self.algorithm.name());
         for byte in &self.file_hash[..self.algorithm.len()] {

@@ -7,7 +7,8 @@ use crate::descriptor::Descriptor;
 /// The maximum number of levels.
 pub(crate) const LEVELS_MAX: usize = 8;
 
-/// The levels of a tree, which are stored from the root's down. A file of at most one block has none.
+/// The levels of a tree, which are stored from the root's down. A file of at most one block has
+/// none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Levels {
     /// The first block of each level within the tree, from the level with the hashes of data up.
@@ -57,8 +58,8 @@ impl Levels {
         self.starts.len()
     }
 
-    /// Returns the position of the hash of block `index` of the level below `level`; of data for level 0.
-    /// Panics if there is no such level.
+    /// Returns the position of the hash of block `index` of the level below `level`; of data for
+    /// level 0. Panics if there is no such level.
     pub(crate) fn position(&self, level: usize, index: u64) -> HashPosition {
         let within = index >> self.hashes_shift;
         let slot = (index & ((1 << self.hashes_shift) - 1)) as usize;

@@ -1,5 +1,5 @@
-//! Verification of files by fs-verity: the descriptor, the Merkle tree, and the check of data against them.
-//! Not here: the location of the descriptor in a file, which each format defines.
+//! Verification of files by fs-verity: the descriptor, the Merkle tree, and the check of data
+//! against them. Not here: the location of the descriptor in a file, which each format defines.
 //!
 //! Source of the format: <https://docs.kernel.org/filesystems/fsverity.html>.
 

@@ -16,7 +16,8 @@ pub(crate) struct RawDescriptor {
     pub log_blocksize: u8,
     /// The length of the salt in bytes.
     pub salt_size: u8,
-    /// The length of the signature in bytes. Zero in the descriptor that the file digest is computed of.
+    /// The length of the signature in bytes. Zero in the descriptor that the file digest is
+    /// computed of.
     pub sig_size: U32,
     /// The size of the file in bytes.
     pub data_size: U64,

@@ -1,4 +1,5 @@
-//! Reads of what a file has past its end: the Merkle tree and the descriptor, in blocks like those of data.
+//! Reads of what a file has past its end: the Merkle tree and the descriptor, in blocks like those
+//! of data.
 
 use base::{BlockSize, Error, FileOffset, InodeNumber, Location, Problem, Result};
 use device::SharedDevice;
@@ -18,8 +19,8 @@ pub struct PastEnd<'f> {
 }
 
 impl PastEnd<'_> {
-    /// Reads the bytes from `at` on, and decrypts them if the file is encrypted. Errors: `Corrupt` if a block has no
-    /// data of its own; those of the device.
+    /// Reads the bytes from `at` on, and decrypts them if the file is encrypted. Errors: `Corrupt`
+    /// if a block has no data of its own; those of the device.
     pub fn read(&self, at: FileOffset, into: &mut [u8]) -> Result<()> {
         let Some(transform) = self.mapper.transform() else { return self.read_stored(at, into) };
         let block = u64::from(self.block_size.bytes());

@@ -9,8 +9,8 @@ use crate::descriptor::Descriptor;
 use crate::hash::Hash;
 use crate::levels::Levels;
 
-/// The tree of a file begins at the first multiple of this number of bytes at or past the end of the file, in ext4 and
-/// f2fs.
+/// The tree of a file begins at the first multiple of this number of bytes at or past the end of
+/// the file, in ext4 and f2fs.
 pub const TREE_ALIGNMENT: u64 = 65536;
 
 /// The maximum number of bytes in a file's cached blocks of the tree.
@@ -32,13 +32,14 @@ pub struct Verifier {
     block_size: BlockSize,
     /// The first byte of the tree in the file.
     tree: u64,
-    /// Verified blocks of the tree, the most recently used last. Held for the lookup and the insertion only.
+    /// Verified blocks of the tree, the most recently used last. Held for the lookup and the
+    /// insertion only.
     cache: Mutex<Vec<(u64, Arc<[u8]>)>>,
 }
 
 impl Verifier {
-    /// Creates the verifier of `inode`, in a file system with blocks of `block_size`. Errors: `Corrupt` if the tree has
-    /// too many levels, or larger blocks than the file system.
+    /// Creates the verifier of `inode`, in a file system with blocks of `block_size`. Errors:
+    /// `Corrupt` if the tree has too many levels, or larger blocks than the file system.
     pub fn new(descriptor: Descriptor, inode: InodeNumber, block_size: BlockSize) -> Result<Self> {
         let location = Location::inode(inode);
         let corrupt = |field, found| {
@@ -60,9 +61,9 @@ impl Verifier {
         &self.descriptor
     }
 
-    /// Verifies `data`, whole blocks of the file system from byte `at` of the file on. Bytes past the end of the file
-    /// are zeroes. Errors: `Corrupt` if a block of the data, or a block of the tree above it, has another hash than
-    /// the tree says; those of `read_tree`.
+    /// Verifies `data`, whole blocks of the file system from byte `at` of the file on. Bytes past
+    /// the end of the file are zeroes. Errors: `Corrupt` if a block of the data, or a block of the
+    /// tree above it, has another hash than the tree says; those of `read_tree`.
     ///
     /// Panics if `at` is not the start of a block.
     pub fn verify(&self, at: FileOffset, data: &[u8], read_tree: &TreeRead<'_>) -> Result<()> {
@@ -82,9 +83,9 @@ impl Verifier {
         Ok(())
     }
 
-    /// Returns the hash that block `index` of the level below `level` must have; of data for level 0. Verifies the
-    /// blocks of the tree above it that are not cached. Recurses at most [`LEVELS_MAX`](crate::levels::LEVELS_MAX)
-    /// times.
+    /// Returns the hash that block `index` of the level below `level` must have; of data for level
+    /// 0. Verifies the blocks of the tree above it that are not cached. Recurses at most
+    /// [`LEVELS_MAX`](crate::levels::LEVELS_MAX) times.
     fn expected_hash(&self, level: usize, index: u64, read_tree: &TreeRead<'_>) -> Result<Hash> {
         if level == self.levels.count() {
             return Ok(self.descriptor.root_hash);

@@ -1,5 +1,5 @@
-//! Random files, against the trees, descriptors and digests that the program `fsverity` computes: everything is
-//! verified, and a changed bit is found in the blocks below it and in no others.
+//! Random files, against the trees, descriptors and digests that the program `fsverity` computes:
+//! everything is verified, and a changed bit is found in the blocks below it and in no others.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,7 +13,8 @@ use verity::{Descriptor, TREE_ALIGNMENT, Verifier};
 
 /// The size of the file system's blocks, which is that of the largest blocks of trees.
 const BLOCK: usize = 4096;
-/// The bytes of a descriptor that store the algorithm, the size of blocks, and the length of the salt.
+/// The bytes of a descriptor that store the algorithm, the size of blocks, and the length of the
+/// salt.
 const SHAPE: Range<usize> = 1..4;
 const INODE: InodeNumber = InodeNumber(12);
 
@@ -97,7 +98,8 @@ impl Computed {
         self.data.len().div_ceil(self.unit)
     }
 
-    /// Returns the blocks of data below block `number` of the tree, whose levels are stored from the root's down.
+    /// Returns the blocks of data below block `number` of the tree, whose levels are stored from
+    /// the root's down.
     fn below(&self, number: usize) -> BTreeSet<usize> {
         let mut counts = vec![self.blocks()];
         while counts.last().is_some_and(|count| *count > 1) {
@@ -169,7 +171,8 @@ proptest! {
             (Ok(refused), Ok(descriptor)) => {
                 let all: BTreeSet<usize> = (0..file.blocks()).collect();
                 prop_assert_ne!(descriptor.file_digest(), file.digest.clone());
-                // A tree of another shape may have the same hashes in parts, as may a salt with more or fewer zeros behind it.
+                // A tree of another shape may have the same hashes in parts, as may a salt with
+                // more or fewer zeros behind it.
                 if SHAPE.contains(&at) {
                     return Ok(());
                 }

@@ -1,5 +1,5 @@
-//! The memory of changed metadata before its checkpoint: within the cache's limit, plus a constant. This is a program
-//! of its own, since it measures the peak memory of its process.
+//! The memory of changed metadata before its checkpoint: within the cache's limit, plus a constant.
+//! This is a program of its own, since it measures the peak memory of its process.
 #![allow(clippy::print_stdout, reason = "the measurement")]
 
 use std::fs;
@@ -12,8 +12,9 @@ use vfs::{Credentials, Volume, VolumeOptions};
 
 /// The limit of the cache.
 const CACHE_BYTES: u64 = 8 << 20;
-/// The memory outside the cache: 16,384 inodes of some 1,500 bytes, the tables of the groups, and changed blocks on the
-/// heap. Up to 1,024 changed blocks may be in the log whatever the cache's size, and half of the cache is for data.
+/// The memory outside the cache: 16,384 inodes of some 1,500 bytes, the tables of the groups, and
+/// changed blocks on the heap. Up to 1,024 changed blocks may be in the log whatever the cache's
+/// size, and half of the cache is for data.
 const CONSTANT_BYTES: u64 = 32 << 20;
 const DIRECTORIES: usize = 100_000;
 

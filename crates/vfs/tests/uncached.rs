@@ -1,5 +1,5 @@
-//! Uncached reads and writes of ext4 files: the state of the cache, the data that other readers see, and the files that
-//! e2fsck and the kernel find afterwards.
+//! Uncached reads and writes of ext4 files: the state of the cache, the data that other readers
+//! see, and the files that e2fsck and the kernel find afterwards.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

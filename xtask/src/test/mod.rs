@@ -1,8 +1,8 @@
-//! Test runner that runs several test programs at a time: `cargo xtask test`. Not here: the installation of programs
-//! that the tests need (`scripts/test`).
+//! Test runner that runs several test programs at a time: `cargo xtask test`. Not here: the
+//! installation of programs that the tests need (`scripts/test`).
 //!
-//! `cargo test` runs one program after the other, and many of them wait for guests, mounts and timers most of the
-//! time.
+//! `cargo test` runs one program after the other, and many of them wait for guests, mounts and
+//! timers most of the time.
 
 mod outcome;
 mod process;
@@ -61,7 +61,8 @@ impl Arguments {
         Ok(Self { at_a_time, time_max, cargo, programs })
     }
 
-    /// Returns whether the arguments choose targets. Then cargo does not run the tests in documentation.
+    /// Returns whether the arguments choose targets. Then cargo does not run the tests in
+    /// documentation.
     fn chooses_targets(&self) -> bool {
         const CHOICES: [&str; 9] =
             ["lib", "bin", "bins", "test", "tests", "example", "examples", "bench", "all-targets"];
@@ -328,7 +329,8 @@ mod tests {
         std::fs::remove_file(&mark).unwrap();
         assert_eq!(complaints.len(), 1, "{complaints:?}");
         assert!(complaints[0].starts_with("failed: hangs: killed after "), "{complaints:?}");
-        // A killed child dies a moment later, and may be a zombie until its new parent waits for it.
+        // A killed child dies a moment later, and may be a zombie until its new parent waits for
+        // it.
         let is_over = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
             stat.map_or(true, |stat| stat.contains(") Z "))

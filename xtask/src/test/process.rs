@@ -1,4 +1,5 @@
-//! The process of a suite: its output, its time limit, and its end. Not here: the outcome of its tests.
+//! The process of a suite: its output, its time limit, and its end. Not here: the outcome of its
+//! tests.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,9 +14,9 @@ use super::suite::Suite;
 /// The interval of the messages about a suite that still runs.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Runs a suite with `arguments` for its program to its end, with all its output in the file `output`. Kills it after
-/// `time_max`. Prints a message every minute while it runs. Returns also the processor time that it took, with all of its
-/// descendants that were waited for.
+/// Runs a suite with `arguments` for its program to its end, with all its output in the file
+/// `output`. Kills it after `time_max`. Prints a message every minute while it runs. Returns also
+/// the processor time that it took, with all of its descendants that were waited for.
 pub fn run(
     suite: &Suite,
     arguments: &[String],
@@ -92,8 +93,8 @@ fn start(mut command: Command, output: &Path) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// Kills a suite and all of its descendants, such as guests and servers. A process group would also contain them, but
-/// then Ctrl-C in a terminal would not reach them.
+/// Kills a suite and all of its descendants, such as guests and servers. A process group would also
+/// contain them, but then Ctrl-C in a terminal would not reach them.
 fn kill(suite: &Suite, child: &mut Child) {
     // Stopped processes start no others while the descendants are listed.
     let mut killed = vec![child.id()];

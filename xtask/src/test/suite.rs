@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// Suites that run alone: they measure time, or the memory or the processors of the machine, or they call sync(2), which
-/// writes back data that other suites expect to be dirty.
+/// Suites that run alone: they measure time, or the memory or the processors of the machine, or
+/// they call sync(2), which writes back data that other suites expect to be dirty.
 const ALONE: &[&str] = &[
     "crates/bifolio/tests/mount_latency.rs",
     "crates/bifolio/tests/mount_sync.rs",
@@ -16,14 +16,16 @@ const ALONE: &[&str] = &[
     "crates/iomap/tests/uncached.rs",
 ];
 
-/// An environment variable for suites that do not run alone: the allocator of glibc gets huge pages for large vectors. Suites
-/// that copy whole images, state by state, spend half of their time with faults of small pages otherwise.
+/// An environment variable for suites that do not run alone: the allocator of glibc gets huge pages
+/// for large vectors. Suites that copy whole images, state by state, spend half of their time with
+/// faults of small pages otherwise.
 const TUNABLES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// The script that checks models.
 const MODELS: &str = "scripts/models";
 
-/// Long suites, which begin first. A long suite that begins last would run alone for most of its time.
+/// Long suites, which begin first. A long suite that begins last would run alone for most of its
+/// time.
 const LONG: &[&str] = &[
     "crates/vfs/tests/crash/main.rs",
     "crates/ext4/tests/crash/main.rs",
@@ -69,12 +71,14 @@ pub struct Suite {
     pub folder: PathBuf,
     /// Additional environment variables.
     pub variables: Vec<(&'static str, OsString)>,
-    /// The words before a command that must have the rights of the suite, such as `sudo`. Often none.
+    /// The words before a command that must have the rights of the suite, such as `sudo`. Often
+    /// none.
     pub runner: Vec<String>,
 }
 
 impl Suite {
-    /// Returns the suite of the tests in the documentation of the crates that `arguments` for cargo choose.
+    /// Returns the suite of the tests in the documentation of the crates that `arguments` for cargo
+    /// choose.
     pub fn documentation(root: &Path, arguments: &[String]) -> Self {
         let mut all = cargo_test(arguments, &["--doc", "--no-fail-fast"]);
         all.extend_from_slice(arguments);
@@ -144,8 +148,8 @@ pub fn chooses_workspace(arguments: &[String]) -> bool {
     arguments.iter().any(|argument| argument == "--workspace" || argument == "--all")
 }
 
-/// Returns the first arguments of all calls of `cargo test`. The whole workspace is tested unless `given`, the arguments
-/// of the command line for cargo, choose packages.
+/// Returns the first arguments of all calls of `cargo test`. The whole workspace is tested unless
+/// `given`, the arguments of the command line for cargo, choose packages.
 fn cargo_test(given: &[String], arguments: &[&str]) -> Vec<String> {
     let mut all = vec!["test", "--locked"];
     if !chooses_packages(given) && !chooses_workspace(given) {
@@ -174,7 +178,8 @@ pub fn build(root: &Path, arguments: &[String]) -> Result<Vec<Suite>, String> {
     Ok(messages.filter_map(|message| suite(root, &message, &runner)).collect())
 }
 
-/// Returns the words of cargo's runner in `environment` (`CARGO_TARGET_…_RUNNER`), a command that runs programs.
+/// Returns the words of cargo's runner in `environment` (`CARGO_TARGET_…_RUNNER`), a command that
+/// runs programs.
 fn runner(environment: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
     let is_runner = |name: &str| name.starts_with("CARGO_TARGET_") && name.ends_with("_RUNNER");
     let mut values = environment

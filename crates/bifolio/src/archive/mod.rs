@@ -73,9 +73,11 @@ pub struct Member {
     pub text_acls: [Option<Vec<u8>>; 2],
     /// The names of the extended records of which nothing is unpacked.
     pub lost: Vec<Vec<u8>>,
-    /// The names of the extended records with invalid values. The fields of the header are used instead.
+    /// The names of the extended records with invalid values. The fields of the header are used
+    /// instead.
     pub invalid: Vec<Vec<u8>>,
-    /// The number of extended records without a name and a value. Those of global headers are counted for the next member.
+    /// The number of extended records without a name and a value. Those of global headers are
+    /// counted for the next member.
     pub malformed: usize,
 }
 
@@ -97,7 +99,8 @@ pub struct Damage {
     pub end: Option<u64>,
 }
 
-/// Reader of members. Its [`Read`] implementation returns the data of the current member, without holes.
+/// Reader of members. Its [`Read`] implementation returns the data of the current member, without
+/// holes.
 pub struct ArchiveReader<R> {
     input: Input<R>,
     /// The number of bytes of the current member that were not read.
@@ -141,16 +144,18 @@ fn invalid(text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Err
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// Returns a field of a header, which has the bytes `raw`. Replaces the error of the crate `tar`, which contains these bytes. Errors:
-/// `read` is an error, or the field begins with a sign, which the crate takes for a part of an octal number. (Old versions of GNU
-/// tar mark numbers in base 64 with it.)
+/// Returns a field of a header, which has the bytes `raw`. Replaces the error of the crate `tar`,
+/// which contains these bytes. Errors: `read` is an error, or the field begins with a sign, which
+/// the crate takes for a part of an octal number. (Old versions of GNU tar mark numbers in base 64
+/// with it.)
 fn field<T>(name: &str, raw: &[u8], read: io::Result<T>) -> io::Result<T> {
     let first = raw.iter().find(|byte| !byte.is_ascii_whitespace());
     let read = read.ok().filter(|_| first != Some(&b'+'));
     read.ok_or_else(|| invalid(format!("a header has an invalid {name}")))
 }
 
-/// Returns a number of a header. Some archivers leave the fields of members blank that have no use for them.
+/// Returns a number of a header. Some archivers leave the fields of members blank that have no use
+/// for them.
 fn number(name: &str, raw: &[u8], read: io::Result<u64>) -> io::Result<u64> {
     let is_blank = raw.iter().all(|byte| matches!(byte, 0 | b' '));
     if is_blank { Ok(0) } else { field(name, raw, read) }
@@ -187,17 +192,20 @@ impl<R: Read> ArchiveReader<R> {
         Self { input, data: 0, padding: 0, global, damages, has_header: false, early_end: None }
     }
 
-    /// Returns the parts before the current member that were skipped, since a header had a wrong checksum.
+    /// Returns the parts before the current member that were skipped, since a header had a wrong
+    /// checksum.
     pub fn take_damages(&mut self) -> Vec<Damage> {
         std::mem::take(&mut self.damages)
     }
 
-    /// Returns the position at which the archive has ended without the zeroes of its end, if it has. It may have been cut there.
+    /// Returns the position at which the archive has ended without the zeroes of its end, if it
+    /// has. It may have been cut there.
     pub fn early_end(&self) -> Option<u64> {
         self.early_end
     }
 
-    /// Returns the next member, or `None` at the end. Skips unread data of the current member. Errors: the archive cannot be read.
+    /// Returns the next member, or `None` at the end. Skips unread data of the current member.
+    /// Errors: the archive cannot be read.
     pub fn next_member(&mut self) -> io::Result<Option<Result<Member, BadMember>>> {
         let mut own = OwnHeaders::default();
         loop {
@@ -256,8 +264,9 @@ impl<R: Read> ArchiveReader<R> {
         Ok(())
     }
 
-    /// Returns whether a hard link is followed by the data that its size says. In pax archives, it is the data of the file. Some
-    /// old archivers set the size and write no data, but the next header.
+    /// Returns whether a hard link is followed by the data that its size says. In pax archives, it
+    /// is the data of the file. Some old archivers set the size and write no data, but the next
+    /// header.
     fn has_body(&mut self, records: &Records) -> io::Result<bool> {
         if self.data == 0 || records.has_own() {
             return Ok(self.data > 0);
@@ -284,8 +293,8 @@ impl<R: Read> ArchiveReader<R> {
             .unwrap_or_default();
         let kind = kind(header, &path, &target);
         if kind != Kind::Inode(FileType::Regular) {
-            // Some archivers set the size of members without data in the archive. Directories of incremental archives list their
-            // names as data.
+            // Some archivers set the size of members without data in the archive. Directories of
+            // incremental archives list their names as data.
             let has_data = match kind {
                 Kind::HardLink(_) => self.has_body(&records)?,
                 Kind::Label | Kind::Continued | Kind::Unknown(_) => true,
@@ -350,8 +359,8 @@ impl<R: Read> ArchiveReader<R> {
         })
     }
 
-    /// Reads the next header. Returns `None` at the end of the archive. Skips what has no valid checksum, as GNU tar does. Errors:
-    /// the archive begins with that, and has no header.
+    /// Reads the next header. Returns `None` at the end of the archive. Skips what has no valid
+    /// checksum, as GNU tar does. Errors: the archive begins with that, and has no header.
     fn read_header(&mut self) -> io::Result<Option<Header>> {
         let mut start = None;
         let mut record = [0; RECORD_BYTES];

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 
 use base::text;
 
-/// Prefix of GNU tar and star: the value of an attribute as it is. GNU tar encodes `=` and `%` in names as URLs do.
+/// Prefix of GNU tar and star: the value of an attribute as it is. GNU tar encodes `=` and `%` in
+/// names as URLs do.
 const SCHILY_XATTR: &[u8] = b"SCHILY.xattr.";
 /// Prefix of libarchive: the name is URL-encoded, the value is in base64.
 const LIBARCHIVE_XATTR: &[u8] = b"LIBARCHIVE.xattr.";
@@ -42,8 +43,9 @@ const UNPACKED: [&[u8]; 22] = [
     b"GNU.sparse.offset",
 ];
 
-/// Records that say nothing about the file itself: names that belong to its numbers, its place in the file system that it comes
-/// from, the change time, which cannot be set, and the type of a symbolic link on Windows.
+/// Records that say nothing about the file itself: names that belong to its numbers, its place in
+/// the file system that it comes from, the change time, which cannot be set, and the type of a
+/// symbolic link on Windows.
 const WITHOUT_EFFECT: [&[u8]; 11] = [
     b"ctime",
     b"comment",
@@ -63,14 +65,15 @@ const WITHOUT_EFFECT: [&[u8]; 11] = [
 pub enum Record<'a> {
     /// The extended attribute with this name and value.
     Xattr(Cow<'a, [u8]>, Cow<'a, [u8]>),
-    /// The extended attribute with this name and value, in the form of libarchive. The third is the encoded name.
+    /// The extended attribute with this name and value, in the form of libarchive. The third is the
+    /// encoded name.
     Libarchive(Vec<u8>, Vec<u8>, &'a [u8]),
     /// A value of this name.
     Other(&'a [u8]),
 }
 
-/// Decodes the name of a record, and its value if it is an extended attribute. An attribute with an invalid encoding is another
-/// value, of which nothing is unpacked.
+/// Decodes the name of a record, and its value if it is an extended attribute. An attribute with an
+/// invalid encoding is another value, of which nothing is unpacked.
 pub fn decode<'a>(name: &'a [u8], value: &'a [u8]) -> Record<'a> {
     if let Some(xattr) = name.strip_prefix(SCHILY_XATTR) {
         return Record::Xattr(decode_equals(xattr), value.into());
@@ -86,7 +89,8 @@ pub fn decode<'a>(name: &'a [u8], value: &'a [u8]) -> Record<'a> {
     decoded.unwrap_or(Record::Other(name))
 }
 
-/// Returns whether something of a record that is no extended attribute is lost when its member is unpacked.
+/// Returns whether something of a record that is no extended attribute is lost when its member is
+/// unpacked.
 pub fn is_lost(name: &[u8]) -> bool {
     !UNPACKED.contains(&name) && !WITHOUT_EFFECT.contains(&name)
 }

@@ -17,8 +17,8 @@ const NANOSECOND_DIGITS: usize = 9;
 
 /// Maximum number of bytes of global headers.
 const GLOBAL_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of global headers that change extended attributes. Members that are stored may keep the attributes after each
-/// of them.
+/// Maximum number of global headers that change extended attributes. Members that are stored may
+/// keep the attributes after each of them.
 const GLOBAL_CHANGES_MAX: usize = 1024;
 /// Maximum number of bytes of the headers of one member.
 const OWN_BYTES_MAX: usize = 1 << 20;
@@ -170,8 +170,9 @@ pub struct Records {
     /// The records for names without an own record.
     global: Arc<Values>,
     xattrs: Xattrs,
-    /// Names of extended attributes as libarchive encodes them, and the names that it means. It writes each attribute also in the
-    /// form of star, which has no encoding, with the encoded name.
+    /// Names of extended attributes as libarchive encodes them, and the names that it means. It
+    /// writes each attribute also in the form of star, which has no encoding, with the encoded
+    /// name.
     encoded: Values,
     /// The segments in the oldest form for sparse files, which repeats names.
     segments: Vec<Segment>,
@@ -180,8 +181,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// Adds the records of an extended header. After a record with an error, takes only the size, which says where the next member
-    /// is, and returns the error.
+    /// Adds the records of an extended header. After a record with an error, takes only the size,
+    /// which says where the next member is, and returns the error.
     pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
         let mut outcome = Ok(());
         self.malformed += for_each(data, |name, value| {
@@ -273,7 +274,8 @@ impl Records {
         &self.segments
     }
 
-    /// Returns the part `part` of a device's number, which star and Solaris record if it does not fit into the header.
+    /// Returns the part `part` of a device's number, which star and Solaris record if it does not
+    /// fit into the header.
     pub fn device_number(
         &self,
         part: &str,
@@ -293,7 +295,8 @@ impl Records {
         TEXT_ACLS.map(|name| self.own.get(name).cloned().flatten())
     }
 
-    /// Returns the names of the records of which nothing is unpacked. Lists in text are not shared by members.
+    /// Returns the names of the records of which nothing is unpacked. Lists in text are not shared
+    /// by members.
     pub fn lost(&self) -> Vec<Vec<u8>> {
         let own = self.own.names().filter(|name| names::is_lost(name));
         let global = self.global.names().filter(|name| self.own.get(name).is_none());
@@ -301,7 +304,8 @@ impl Records {
         own.chain(global).map(<[u8]>::to_vec).collect()
     }
 
-    /// Returns the extended attributes. Leaves out those with an encoded name, of which libarchive has written the name, too.
+    /// Returns the extended attributes. Leaves out those with an encoded name, of which libarchive
+    /// has written the name, too.
     pub fn into_xattrs(mut self) -> Xattrs {
         let own = &self.xattrs.own;
         let meant: BTreeSet<&Vec<u8>> = self.encoded.by_name.values().flatten().collect();
@@ -327,8 +331,9 @@ impl Records {
     }
 }
 
-/// Calls `add` with the names and values of an extended header, in order. A zero byte ends the header. Returns the number of malformed
-/// records. They are skipped, with the rest of the header if their length is unknown.
+/// Calls `add` with the names and values of an extended header, in order. A zero byte ends the
+/// header. Returns the number of malformed records. They are skipped, with the rest of the header
+/// if their length is unknown.
 fn for_each(
     mut data: &[u8],
     mut add: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
@@ -345,7 +350,8 @@ fn for_each(
     Ok(malformed)
 }
 
-/// Returns the text after the length of the first record of `data`, and the bytes after the record. `None` if its length is wrong.
+/// Returns the text after the length of the first record of `data`, and the bytes after the record.
+/// `None` if its length is wrong.
 fn split_record(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = data.iter().position(|&byte| byte == b' ')?;
     let length: usize = text::decimal(data.get(..space)?)?;

@@ -125,8 +125,8 @@ fn parse_map(map: &[u8]) -> io::Result<Vec<Segment>> {
     Ok(pairs.map(|pair| Segment { offset: pair[0], length: pair[1] }).collect())
 }
 
-/// Reads a map from the data of the member: a line with the number of segments, and one line for each offset and each
-/// length, padded to a whole record.
+/// Reads a map from the data of the member: a line with the number of segments, and one line for
+/// each offset and each length, padded to a whole record.
 fn read_map_in_data<R: Read>(reader: &mut ArchiveReader<R>) -> io::Result<Vec<Segment>> {
     let mut lines = Lines { reader, record: [0; RECORD_BYTES], at: RECORD_BYTES };
     let count = lines.number()?;

@@ -1,5 +1,5 @@
-//! POSIX access control lists in the text of archives: `user::rwx,user:NAME:r-x:UID,...`, also with one entry on each line.
-//! Not here: the numbers of names, text for people (`format::acl`).
+//! POSIX access control lists in the text of archives: `user::rwx,user:NAME:r-x:UID,...`, also with
+//! one entry on each line. Not here: the numbers of names, text for people (`format::acl`).
 
 use base::text;
 
@@ -46,7 +46,8 @@ impl TextAcl {
         (count <= ENTRIES_MAX && !acl.entries.is_empty()).then_some(acl)
     }
 
-    /// Returns the permissions of the owning group in a text that is no list. `None` if it has no such entry.
+    /// Returns the permissions of the owning group in a text that is no list. `None` if it has no
+    /// such entry.
     pub fn owning_group(text: &[u8]) -> Option<u16> {
         entries(text).find_map(|entry| match fields(entry)[..] {
             [b"group" | b"g", b"", permissions] => parse_permissions(permissions),
@@ -99,7 +100,8 @@ impl TextAcl {
         !self.named.is_empty()
     }
 
-    /// Returns the value of the extended attribute. `number` finds the number of a name; entries without one are left out.
+    /// Returns the value of the extended attribute. `number` finds the number of a name; entries
+    /// without one are left out.
     pub fn value(self, mut number: impl FnMut(&Name) -> Option<u32>) -> Vec<u8> {
         let Self { mut entries, named, .. } = self;
         for (permissions, name) in named {
@@ -138,7 +140,8 @@ fn without_comment(line: &[u8]) -> &[u8] {
     comment.and_then(|comment| line.get(..comment)).unwrap_or(line)
 }
 
-/// Replaces the escapes of acl_to_text(3) in a name: a backslash and three octal digits, and two backslashes.
+/// Replaces the escapes of acl_to_text(3) in a name: a backslash and three octal digits, and two
+/// backslashes.
 fn unescape(name: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name;

@@ -1,4 +1,5 @@
-//! Dates and times on a command line, in UTC as in all output. Not here: their output (`format::time`).
+//! Dates and times on a command line, in UTC as in all output. Not here: their output
+//! (`format::time`).
 
 use base::attributes::Timestamp;
 
@@ -7,12 +8,14 @@ const EXPECTED: &str = "expected a time in UTC such as 2024-05-06, \"2024-05-06 
      @SECONDS";
 const EXPECTED_STAMP: &str = "expected [[CC]YY]MMDDhhmm[.ss]";
 
-/// Parses a time: a date with or without a time of day and an offset from UTC, or `@` and seconds since 1970.
+/// Parses a time: a date with or without a time of day and an offset from UTC, or `@` and seconds
+/// since 1970.
 pub fn parse(text: &str) -> Result<Timestamp, String> {
     parse_seconds(text).or_else(|| parse_date(text)).ok_or_else(|| EXPECTED.to_owned())
 }
 
-/// Parses a time as touch(1) does after -t. A year of two digits is from 1969 to 2068; without one, it is `year`.
+/// Parses a time as touch(1) does after -t. A year of two digits is from 1969 to 2068; without one,
+/// it is `year`.
 pub fn parse_stamp(text: &str, year: i64) -> Result<Timestamp, String> {
     stamp(text, year).ok_or_else(|| EXPECTED_STAMP.to_owned())
 }

@@ -1,4 +1,5 @@
-//! Hints for commands that do not exist: the command, or the program, that does what they are for elsewhere.
+//! Hints for commands that do not exist: the command, or the program, that does what they are for
+//! elsewhere.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -65,8 +66,8 @@ const HINTS: &[(&[&str], &str)] = &[
     (&["defragment", "e4defrag"], "`bifolio defrag IMAGE:/FILE` defragments files"),
 ];
 
-/// Returns the error of the command line with a hint, if that is known. It replaces clap's, which are similar names. Removes that of
-/// an unknown option: the option is hardly meant as a name.
+/// Returns the error of the command line with a hint, if that is known. It replaces clap's, which
+/// are similar names. Removes that of an unknown option: the option is hardly meant as a name.
 pub fn add(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument {
         error.remove(ContextKind::Suggested);

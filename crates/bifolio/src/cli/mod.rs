@@ -42,7 +42,8 @@ in memory, for example by replaying its journal.";
 #[command(subcommand_required = true, arg_required_else_help = true)]
 #[command(max_term_width = 100)]
 pub struct Cli {
-    /// Print names as they are, without escapes for control characters, backslashes and bytes that are not UTF-8
+    /// Print names as they are, without escapes for control characters, backslashes and bytes that
+    /// are not UTF-8
     #[arg(long, global = true)]
     pub raw: bool,
     /// The command to run.

@@ -1,4 +1,5 @@
-//! Numbers in options of several commands: sizes, positions, blocks and partitions. Not here: numbers of inodes (`images/target.rs`).
+//! Numbers in options of several commands: sizes, positions, blocks and partitions. Not here:
+//! numbers of inodes (`images/target.rs`).
 
 use std::num::NonZeroUsize;
 
@@ -27,8 +28,8 @@ pub fn parse_partition(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| "expected the number of a partition, such as 1 or 0x1".to_owned())
 }
 
-/// Parses a number of bytes, decimal or hexadecimal, with an optional suffix: K, M, G or T for a power of 1024, also as KiB, KB for
-/// a power of 1000, s for sectors of 512 bytes.
+/// Parses a number of bytes, decimal or hexadecimal, with an optional suffix: K, M, G or T for a
+/// power of 1024, also as KiB, KB for a power of 1000, s for sectors of 512 bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let error =
         || "expected a number of bytes, such as 4096, 0x1000, 64K, 512M, 2G or 2048s".to_owned();

@@ -1,12 +1,13 @@
-//! Options between operands, for commands with any number of sources and one destination. clap takes the sources for complete at the
-//! first option after them. Not here: the grammar (`cli`).
+//! Options between operands, for commands with any number of sources and one destination. clap
+//! takes the sources for complete at the first option after them. Not here: the grammar (`cli`).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::{Arg, Command};
 
-/// Moves the options of such a command before its operands, as getopt(3) of GNU does. Other command lines stay as they are.
+/// Moves the options of such a command before its operands, as getopt(3) of GNU does. Other command
+/// lines stay as they are.
 pub fn permute(cli: &Command, arguments: Vec<OsString>) -> Vec<OsString> {
     let is_option = |argument: &OsString| argument.as_bytes().starts_with(b"-");
     let name = arguments.iter().skip(1).position(|argument| !is_option(argument));

@@ -145,8 +145,8 @@ impl Sink {
         extend().map_err(|error| Failure::output(&error, Status::Failed))
     }
 
-    /// Writes the last zero, if zeroes were skipped at the end. The confined process cannot truncate files, since other
-    /// programs may write to the output, too.
+    /// Writes the last zero, if zeroes were skipped at the end. The confined process cannot
+    /// truncate files, since other programs may write to the output, too.
     fn finish(mut self) -> Result<()> {
         if self.skipped == 0 {
             return Ok(());
@@ -156,16 +156,16 @@ impl Sink {
     }
 }
 
-/// Returns the size of standard output, if it is a regular file. The confined process may not call what the standard library
-/// calls for it.
+/// Returns the size of standard output, if it is a regular file. The confined process may not call
+/// what the standard library calls for it.
 fn size_of_regular() -> io::Result<Option<u64>> {
     let stat = rustix::fs::fstat(rustix::stdio::stdout())?;
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     Ok(is_regular.then_some(u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
-/// Returns whether standard output is a regular file that is written at its end and not opened for appending. If such a
-/// file is extended, the new bytes are zero.
+/// Returns whether standard output is a regular file that is written at its end and not opened for
+/// appending. If such a file is extended, the new bytes are zero.
 fn is_written_at_end() -> bool {
     let is_at_end = || {
         let size = size_of_regular()?;

@@ -28,8 +28,8 @@ pub struct Arguments {
     /// Change symbolic links instead of their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// New owner, group or both: numbers, or names of the image; :GROUP changes only the group, and NAME: also sets the group
-    /// that the user has in /etc/passwd
+    /// New owner, group or both: numbers, or names of the image; :GROUP changes only the group, and
+    /// NAME: also sets the group that the user has in /etc/passwd
     #[arg(value_name = "OWNER[:GROUP]")]
     owner: Owner,
     /// Files and directories to change

@@ -27,8 +27,8 @@ use crate::images::writing::{HostFiles, Ownership, change_images};
 use crate::import::{self, Destination, Importer, InImage, Source};
 use crate::tree::destination::refuse_several;
 
-/// Minimum and maximum of the default number of threads. The minimum may exceed the number of processors, because
-/// threads mostly wait for I/O.
+/// Minimum and maximum of the default number of threads. The minimum may exceed the number of
+/// processors, because threads mostly wait for I/O.
 const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 
 const AFTER_HELP: &str = "\
@@ -69,8 +69,8 @@ A copy that was killed leaves directories with mode 0700, and files named .bifol
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Copy directories recursively, and preserve owners, permissions, times, extended attributes, access
-    /// control lists and hard links
+    /// Copy directories recursively, and preserve owners, permissions, times, extended attributes,
+    /// access control lists and hard links
     #[arg(short, long)]
     archive: bool,
     /// Copy directories recursively
@@ -82,11 +82,13 @@ pub struct Arguments {
     /// Treat DESTINATION as the name of the copy even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Into an image: follow symbolic links to directories below DESTINATION where there are directories to copy
+    /// Into an image: follow symbolic links to directories below DESTINATION where there are
+    /// directories to copy
     #[arg(long)]
     keep_directory_symlink: bool,
-    /// Out of an image: also copy device files, and with -a, set-user-ID and set-group-ID bits, capabilities,
-    /// and extended attributes such as security.* and trusted.*. Only for images that you trust
+    /// Out of an image: also copy device files, and with -a, set-user-ID and set-group-ID bits,
+    /// capabilities, and extended attributes such as security.* and trusted.*. Only for images that
+    /// you trust
     #[arg(long)]
     privileged: bool,
     /// Out of an image: stop, and fail, when the copies have more than BYTES of data
@@ -95,22 +97,26 @@ pub struct Arguments {
     /// Out of an image: stop, and fail, if there are more than N files and directories
     #[arg(long, value_name = "N")]
     max_files: Option<u64>,
-    /// Do not keep copied data in the cache; always the case for files larger than half of the cache
+    /// Do not keep copied data in the cache; always the case for files larger than half of the
+    /// cache
     #[arg(long)]
     uncached: bool,
-    /// Out of an image: copy up to N files at the same time; by default, as many as there are processors, from 4 to 16
+    /// Out of an image: copy up to N files at the same time; by default, as many as there are
+    /// processors, from 4 to 16
     #[arg(short, long, value_name = "N", value_parser = parse_threads)]
     jobs: Option<NonZeroUsize>,
-    /// From an image to an image: use partition N of the sources' images instead of the one of --partition
+    /// From an image to an image: use partition N of the sources' images instead of the one of
+    /// --partition
     #[arg(long, value_name = "N", value_parser = parse_partition)]
     source_partition: Option<u32>,
-    /// From an image to an image: use the file system at this offset in the sources' images; 0 is the whole image
+    /// From an image to an image: use the file system at this offset in the sources' images; 0 is
+    /// the whole image
     #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "source_partition")]
     source_offset: Option<u64>,
     #[command(flatten)]
     ownership: Ownership,
-    /// Files to copy: IMAGE:/PATH, or paths on the host. IMAGE:/ and paths that end in /. copy the contents
-    /// of the directory
+    /// Files to copy: IMAGE:/PATH, or paths on the host. IMAGE:/ and paths that end in /. copy the
+    /// contents of the directory
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// Directory to copy to, or name of the copy: a path on the host, or IMAGE:/PATH
@@ -195,7 +201,8 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
         umask: take_umask(),
         threads: arguments.jobs.unwrap_or_else(default_threads),
     };
-    // The contents of a directory go to a new one, which is created before, so that the process is confined to it.
+    // The contents of a directory go to a new one, which is created before, so that the process is
+    // confined to it.
     let is_contents =
         options.recursive && sources.iter().all(|source| source.file_name().is_none());
     let new = if is_contents && !is_directory { create_start(destination)? } else { None };
@@ -223,7 +230,8 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     outcome
 }
 
-/// Errors: no source is a path in an image, and the destination is a file, which cannot get the contents of a root directory.
+/// Errors: no source is a path in an image, and the destination is a file, which cannot get the
+/// contents of a root directory.
 fn refuse_image(arguments: &Arguments, sources: &[Target], destination: &Path) -> Result<()> {
     let mut named = arguments.sources.iter().zip(sources);
     if !is_image(destination) || named.any(|(name, source)| source.image.as_os_str() != name) {
@@ -257,8 +265,9 @@ struct Done<'a> {
     links: HashMap<&'a Path, Links>,
 }
 
-/// Returns the directory `start` in a mount of its own. Without that, the process could change files outside of it by way of
-/// directories that other users move out of it. Returns it as it is, with a warning, if the host refuses the mount.
+/// Returns the directory `start` in a mount of its own. Without that, the process could change
+/// files outside of it by way of directories that other users move out of it. Returns it as it is,
+/// with a warning, if the host refuses the mount.
 fn in_own_mount(start: OwnedFd, arguments: &Arguments) -> Tree {
     let (start, errno) = match Tree::in_own_mount(start) {
         Ok(tree) => return tree,
@@ -274,7 +283,8 @@ fn in_own_mount(start: OwnedFd, arguments: &Arguments) -> Tree {
     start.into()
 }
 
-/// Creates the directory `destination` on the host, and opens it. Returns `None` if that fails, or if the directory exists.
+/// Creates the directory `destination` on the host, and opens it. Returns `None` if that fails, or
+/// if the directory exists.
 fn create_start(destination: &Path) -> Result<Option<OwnedFd>> {
     let Some(name) = destination.file_name() else { return Ok(None) };
     let parent = Directory::at_start(open_start(destination, false)?, None, false, None);
@@ -299,7 +309,8 @@ fn open_start(destination: &Path, is_directory: bool) -> Result<OwnedFd> {
 /// A copy out of an image. Everything about the host is found before the process is confined.
 struct Copy<'a> {
     source: &'a Target,
-    /// The name of the copy. Without a name, the contents of the source are copied to the directory.
+    /// The name of the copy. Without a name, the contents of the source are copied to the
+    /// directory.
     name: Option<Vec<u8>>,
     /// Whether the directory that gets the copies was created for them.
     is_new: bool,
@@ -479,7 +490,8 @@ fn copy_between(
     })
 }
 
-/// Returns the place of the copy of a source with this name. Without a name, the contents of the source are copied.
+/// Returns the place of the copy of a source with this name. Without a name, the contents of the
+/// source are copied.
 fn place(
     destination: &Target,
     volume: &vfs::Volume,
@@ -505,8 +517,9 @@ fn source_in_image(path: &Path) -> Option<Target> {
     path_in_image(path).filter(|_| path.symlink_metadata().is_err())
 }
 
-/// Opens a directory or a regular file of the host for a rule that allows to read it. Returns `None` for other files, which
-/// are not opened, and for missing ones, which are reported when they are copied.
+/// Opens a directory or a regular file of the host for a rule that allows to read it. Returns
+/// `None` for other files, which are not opened, and for missing ones, which are reported when they
+/// are copied.
 fn open_tree(path: &Path) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty()).ok()?;
@@ -525,7 +538,8 @@ fn path_in_image(path: &Path) -> Option<Target> {
     (target.image != path && is_image(&target.image)).then_some(target)
 }
 
-/// Returns the umask of the process, and clears it, because the copy sets the permissions of each file itself.
+/// Returns the umask of the process, and clears it, because the copy sets the permissions of each
+/// file itself.
 fn take_umask() -> u16 {
     (rustix::process::umask(Mode::empty()).as_raw_mode() & 0o777) as u16
 }

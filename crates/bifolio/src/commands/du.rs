@@ -134,7 +134,8 @@ struct Sum<'a, 'o> {
     volumes: &'a Volumes<'a>,
     /// Inodes of the image that earlier targets have counted.
     earlier: Option<&'a HashSet<InodeNumber>>,
-    /// Inodes that this target has counted: files with several names, or all inodes if `has_others`.
+    /// Inodes that this target has counted: files with several names, or all inodes if
+    /// `has_others`.
     counted: HashSet<InodeNumber>,
     /// Whether there are other targets, which may be in this one.
     has_others: bool,
@@ -181,8 +182,8 @@ impl Visitor for Sum<'_, '_> {
         let attributes = visit.node.attributes();
         let bytes = self.bytes_of(&attributes);
         let is_directory = attributes.kind == FileType::Directory;
-        // As in du, an inode is counted and printed once, for the first of its names and targets. The walk reports a directory
-        // that it meets twice.
+        // As in du, an inode is counted and printed once, for the first of its names and targets.
+        // The walk reports a directory that it meets twice.
         if self.earlier.is_some_and(|earlier| earlier.contains(&attributes.inode)) {
             return Ok(Flow::Skip);
         }

@@ -54,8 +54,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
 }
 
-/// Calls `show` for each extent of the node. A failure of `show` ends the list. Nothing keeps the extents: a few blocks of a map
-/// that refer to each other have a billion of them.
+/// Calls `show` for each extent of the node. A failure of `show` ends the list. Nothing keeps the
+/// extents: a few blocks of a map that refer to each other have a billion of them.
 fn for_each_extent(
     node: &Node,
     failure: impl Fn(base::Error) -> Failure,
@@ -158,7 +158,8 @@ impl Output<'_> {
         .collect()
     }
 
-    /// Prints the extents as an element of `array`. Prints nothing if the first one cannot be found.
+    /// Prints the extents as an element of `array`. Prints nothing if the first one cannot be
+    /// found.
     fn json(
         &self,
         node: &Node,
@@ -201,7 +202,8 @@ impl Output<'_> {
     }
 }
 
-/// Returns the device offset that `extent` would have if the file were contiguous from `previous` on.
+/// Returns the device offset that `extent` would have if the file were contiguous from `previous`
+/// on.
 fn expected(previous: &FiemapExtent, extent: &FiemapExtent) -> Option<u64> {
     let distance = extent.logical.checked_distance_from(previous.logical)?;
     previous.physical.0.checked_add(distance)

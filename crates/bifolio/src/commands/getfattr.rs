@@ -35,11 +35,12 @@ pub struct Arguments {
     /// Show values, as `setfattr --restore` takes them
     #[arg(short, long)]
     dump: bool,
-    /// Encode values as text, hex or base64 [default: text if all of it can be printed, otherwise base64]
+    /// Encode values as text, hex or base64 [default: text if all of it can be printed, otherwise
+    /// base64]
     #[arg(short, long, value_name = "ENCODING")]
     encoding: Option<Encoding>,
-    /// Show attributes whose name contains PATTERN, where . is any character, * repeats the one before, and ^ and $ are the ends; -
-    /// shows all
+    /// Show attributes whose name contains PATTERN, where . is any character, * repeats the one
+    /// before, and ^ and $ are the ends; - shows all
     #[arg(
         short = 'm',
         long = "match",
@@ -138,8 +139,9 @@ impl Visitor for Shown<'_> {
 }
 
 impl Shown<'_> {
-    /// Returns the target of a symbolic link below a directory, if the attributes of targets are to be shown: setfattr --restore
-    /// sets them on the target, too. Paths below an inode number are none of the image, so that such links are not followed.
+    /// Returns the target of a symbolic link below a directory, if the attributes of targets are to
+    /// be shown: setfattr --restore sets them on the target, too. Paths below an inode number are
+    /// none of the image, so that such links are not followed.
     fn target_of(&self, visit: &Visit<'_>) -> Result<Option<Arc<Node>>> {
         let is_link = visit.node.kind() == FileType::Symlink;
         if !is_link || self.arguments.no_dereference || self.target.inode_number().is_some() {
@@ -149,7 +151,8 @@ impl Shown<'_> {
         target.map(Some).map_err(|error| self.target.failure(visit.path, &error))
     }
 
-    /// Returns the names to show, sorted. Reports an error, also if the attribute that was asked for is missing.
+    /// Returns the names to show, sorted. Reports an error, also if the attribute that was asked
+    /// for is missing.
     fn names(&mut self, node: &Node, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         if let Some(name) = &self.arguments.name {
             let name = name.as_bytes().to_vec();

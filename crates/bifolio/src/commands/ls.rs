@@ -17,8 +17,9 @@ use crate::images::target::{ImageOptions, Target};
 use crate::tree::directory::{self, Entry};
 use crate::tree::listing::{self, Columns};
 
-/// The maximum memory of the lines of a directory, in bytes. Those of a larger directory are written in parts, of which each
-/// has columns of its own width: names and targets of links can be repeated by small images.
+/// The maximum memory of the lines of a directory, in bytes. Those of a larger directory are
+/// written in parts, of which each has columns of its own width: names and targets of links can be
+/// repeated by small images.
 const ROWS_BYTES_MAX: usize = 128 << 20;
 
 /// The arguments of `bifolio ls`.
@@ -37,8 +38,8 @@ pub struct Arguments {
     /// Print the inode number of each file
     #[arg(short, long)]
     inode: bool,
-    /// Print type, permissions (+ for an access control list), links, owner, group, size and modification
-    /// time; owners are numbers, times are UTC
+    /// Print type, permissions (+ for an access control list), links, owner, group, size and
+    /// modification time; owners are numbers, times are UTC
     #[arg(short)]
     long: bool,
     /// List directories recursively
@@ -119,7 +120,8 @@ struct Level {
 struct Below {
     /// Names, since their paths would take memory of the square of the depth.
     found: VecDeque<(Vec<u8>, InodeNumber)>,
-    /// The directory and the cursor of the entries after them, if it has too many to keep all in memory.
+    /// The directory and the cursor of the entries after them, if it has too many to keep all in
+    /// memory.
     rest: Option<(Arc<Node>, DirCursor)>,
 }
 
@@ -200,7 +202,8 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// Lists the directory `number`, unless it was listed before. Returns its subdirectories if they are to be listed.
+    /// Lists the directory `number`, unless it was listed before. Returns its subdirectories if
+    /// they are to be listed.
     fn list_level(
         &mut self,
         tree: &mut Tree<'_>,

@@ -25,8 +25,8 @@ pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
         .map_err(|error| Failure::host(directory, "cannot write the manual pages", &error))
 }
 
-/// Writes the pages to a new folder, and moves them to `directory`. Files of their names are replaced: in a directory that others
-/// can write to, they may be links.
+/// Writes the pages to a new folder, and moves them to `directory`. Files of their names are
+/// replaced: in a directory that others can write to, they may be links.
 fn write_pages(directory: &Path) -> io::Result<()> {
     let folder = directory.join(format!(".bifolio-man-{}", std::process::id()));
     fs::DirBuilder::new().mode(0o700).create(&folder)?;

@@ -31,9 +31,11 @@ use crate::images::writing;
 use crate::images::{upgrade, users};
 use crate::mount_options::{Options, defaults, table};
 
-/// The memory that a server may map beside its cache, in bytes: stacks, buffers, and what the formats keep.
+/// The memory that a server may map beside its cache, in bytes: stacks, buffers, and what the
+/// formats keep.
 const MEMORY_BESIDE_CACHE: u64 = 4 << 30;
-/// The memory that a server may map for the nodes that the kernel knows, in bytes, where the machine's memory is unknown.
+/// The memory that a server may map for the nodes that the kernel knows, in bytes, where the
+/// machine's memory is unknown.
 const NODES_MEMORY: u64 = 16 << 30;
 
 // The lines of these texts are indented, because man pages join lines that are not indented.
@@ -243,11 +245,13 @@ pub struct Arguments {
     /// Stay in the foreground until the image is unmounted
     #[arg(short, long)]
     foreground: bool,
-    /// Receive requests with N threads. With io_uring, they are divided among the processors, each of which gets at least
-    /// 4, or N if that is less. Another 16 threads serve requests that wait for the kernel
+    /// Receive requests with N threads. With io_uring, they are divided among the processors, each
+    /// of which gets at least 4, or N if that is less. Another 16 threads serve requests that wait
+    /// for the kernel
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
-    /// Append errors and warnings to FILE; in the background, they also go to the system log (syslog or the journal)
+    /// Append errors and warnings to FILE; in the background, they also go to the system log
+    /// (syslog or the journal)
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Image to mount
@@ -311,13 +315,15 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         (image.partition, image.offset) = (None, None);
     }
     let claim = match &part {
-        // As for image files, a loop device is only claimed if the kernel passes on more than reads.
+        // As for image files, a loop device is only claimed if the kernel passes on more than
+        // reads.
         Some(part) if part.is_loop() && (!writable || all.mount.fsname.is_some()) => None,
         Some(part) => Some(Claim::Device(part.path.clone())),
         None => claim(&source, &image, &all.mount),
     };
     image.exclusive = claim.is_none();
-    // The loop device of a part has the bytes of the image, which was locked with it. The guard keeps the locks.
+    // The loop device of a part has the bytes of the image, which was locked with it. The guard
+    // keeps the locks.
     let related = match &part {
         Some(part) if part.is_loop() => Vec::new(),
         _ => image
@@ -347,8 +353,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         inherited,
         threads,
     };
-    // The guard keeps this without calling it, and with it the lock of the image and the loop device. The server closes them, and
-    // keeps the locks in case that the guard is killed.
+    // The guard keeps this without calling it, and with it the lock of the image and the loop
+    // device. The server closes them, and keeps the locks in case that the guard is killed.
     let open_images = || {
         let files = match read_only {
             Some(files) => files,
@@ -378,7 +384,8 @@ fn refused(error: OptionError) -> Failure {
     Failure::new("-o", error.to_string()).usage()
 }
 
-/// Unmounts dead mounts on `directory`. From then on, loop devices of dead mounts do not count as users of the image.
+/// Unmounts dead mounts on `directory`. From then on, loop devices of dead mounts do not count as
+/// users of the image.
 fn leave_out_dead(directory: &Path) -> Result<()> {
     let removed = fuse::remove_dead(directory).map_err(|error| {
         let action = "cannot unmount a mount whose server has died";
@@ -434,7 +441,8 @@ fn open_volume(
     Ok(Arc::new(volume))
 }
 
-/// Returns a warning if the volume says that errors were found in it, as the kernel prints when it mounts one.
+/// Returns a warning if the volume says that errors were found in it, as the kernel prints when it
+/// mounts one.
 fn recorded_errors(info: &VolumeInfo) -> Option<String> {
     let text = |wanted: &str| {
         info.details.iter().find_map(|(name, detail)| match detail {
@@ -459,8 +467,8 @@ fn recorded_errors(info: &VolumeInfo) -> Option<String> {
     })
 }
 
-/// Returns the mount of the volume that root can mount again. `None` if the volume is that of a partition, which the image does
-/// not say without being read.
+/// Returns the mount of the volume that root can mount again. `None` if the volume is that of a
+/// partition, which the image does not say without being read.
 fn mounted_already(source: &Path, image: &ImageOptions) -> Result<Option<MountEntry>, MountError> {
     let is_root = rustix::process::geteuid().is_root();
     match image.partition {
@@ -489,16 +497,17 @@ fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> F
     }
 }
 
-/// Returns the memory that a server with a cache of `cache_bytes_max` may map, in bytes. The nodes that the kernel knows need
-/// little more memory than the kernel's own inodes for them. So the kernel frees inodes, which makes the server free
-/// nodes, before these need as much as the machine has.
+/// Returns the memory that a server with a cache of `cache_bytes_max` may map, in bytes. The nodes
+/// that the kernel knows need little more memory than the kernel's own inodes for them. So the
+/// kernel frees inodes, which makes the server free nodes, before these need as much as the machine
+/// has.
 fn memory_max(cache_bytes_max: u64) -> u64 {
     let nodes = pagecache::machine_memory().unwrap_or(NODES_MEMORY);
     cache_bytes_max.saturating_mul(2).saturating_add(MEMORY_BESIDE_CACHE).saturating_add(nodes)
 }
 
-/// Returns whether the host refuses all writes to the image. If so, prints a warning: like mount(8), the command then
-/// mounts the image read-only.
+/// Returns whether the host refuses all writes to the image. If so, prints a warning: like
+/// mount(8), the command then mounts the image read-only.
 fn is_write_protected(target: &Target, console: &mut Console) -> Result<bool> {
     let image = target.image.as_path();
     let is_protected = device::is_write_protected(image);
@@ -509,8 +518,8 @@ fn is_write_protected(target: &Target, console: &mut Console) -> Result<bool> {
     Ok(is_protected)
 }
 
-/// Returns the block device or image file to claim while `source` is mounted. `None` for users other than root,
-/// because they cannot claim devices.
+/// Returns the block device or image file to claim while `source` is mounted. `None` for users
+/// other than root, because they cannot claim devices.
 fn claim(source: &Path, image: &ImageOptions, options: &MountOptions) -> Option<Claim> {
     let kind = source.metadata().ok()?.file_type();
     if !rustix::process::geteuid().is_root() {

@@ -130,8 +130,9 @@ impl Visitor for Remover<'_> {
 }
 
 impl Remover<'_> {
-    /// Refuses a directory whose ".." is not the innermost directory. On a damaged volume, a directory can have a
-    /// second name and belong to another tree. Its contents must not be removed.
+    /// Refuses a directory whose ".." is not the innermost directory. On a damaged volume, a
+    /// directory can have a second name and belong to another tree. Its contents must not be
+    /// removed.
     fn check_parent(&self, node: &Node) -> Result<(), Error> {
         let Some(parent) = self.directories.last() else { return Ok(()) };
         if node.lookup(b"..")? == parent.number() {

@@ -40,8 +40,8 @@ pub struct Arguments {
     /// Remove the extended attribute NAME
     #[arg(short = 'x', long, value_name = "NAME")]
     remove: Option<OsString>,
-    /// Set the attributes in this output of `getfattr -d`; its paths are below IMAGE:/PATH, and may not lead out of it. - is standard
-    /// input
+    /// Set the attributes in this output of `getfattr -d`; its paths are below IMAGE:/PATH, and may
+    /// not lead out of it. - is standard input
     #[arg(long, value_name = "FILE")]
     restore: Option<OsString>,
     /// Change symbolic links instead of their targets
@@ -128,7 +128,8 @@ fn apply(change: &Change, target: &Target, node: &Node) -> Result<()> {
     outcome.map_err(|error| Failure::action(target, &action, &error))
 }
 
-/// Returns the file `target` of a dump, which has the path `names` below `top`. Errors: the path leads out of `top`.
+/// Returns the file `target` of a dump, which has the path `names` below `top`. Errors: the path
+/// leads out of `top`.
 fn find(
     volume: &Volume,
     top: &Target,

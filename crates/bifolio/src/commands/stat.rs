@@ -13,8 +13,9 @@ use crate::images::Volumes;
 use crate::images::target::{ImageOptions, Target};
 use crate::tree::listing;
 
-/// The maximum of the values of all extended attributes of a file in JSON, in bytes, since programs read all of it to memory, with up
-/// to eight times the bytes. Files on Linux have at most 64 KiB in a value.
+/// The maximum of the values of all extended attributes of a file in JSON, in bytes, since programs
+/// read all of it to memory, with up to eight times the bytes. Files on Linux have at most 64 KiB
+/// in a value.
 const JSON_VALUES_BYTES_MAX: usize = 64 << 20;
 
 /// The arguments of `bifolio stat`.
@@ -55,8 +56,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
 }
 
-/// What is known of a file before the values of its extended attributes are read. A small image can have thousands of names for
-/// one value of 16 MiB, so at most one value is in memory, besides those of access control lists.
+/// What is known of a file before the values of its extended attributes are read. A small image can
+/// have thousands of names for one value of 16 MiB, so at most one value is in memory, besides
+/// those of access control lists.
 struct FileInfo<'a> {
     node: &'a Node,
     target: &'a Target,

@@ -1,4 +1,5 @@
-//! `bifolio sync`: a sync that works on all mounts, also if the kernel does not forward sync(2) to the server.
+//! `bifolio sync`: a sync that works on all mounts, also if the kernel does not forward sync(2) to
+//! the server.
 
 use std::path::PathBuf;
 

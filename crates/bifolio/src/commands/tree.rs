@@ -14,8 +14,8 @@ use crate::tree::directory;
 use crate::tree::listing;
 use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
-/// The maximum number of levels that are drawn in a line. Without it, the lines of a deep tree would have the square of its
-/// depth.
+/// The maximum number of levels that are drawn in a line. Without it, the lines of a deep tree
+/// would have the square of its depth.
 const LEVELS_MAX: usize = 64;
 
 const AFTER_HELP: &str = "\
@@ -31,7 +31,8 @@ pub struct Arguments {
     /// Descend at most N levels
     #[arg(short = 'L', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     level: Option<u64>,
-    /// Print a flat JSON array of entries with their paths and depths; directories precede their contents
+    /// Print a flat JSON array of entries with their paths and depths; directories precede their
+    /// contents
     #[arg(long)]
     json: bool,
     /// Directories to show

@@ -49,7 +49,8 @@ impl Status {
 /// A failure, shown as `SUBJECT: TEXT; ADVICE`. The subject and the advice may be missing.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// An image, a path in an image, or a file of the host. Escaped. Empty if the failure is the whole command's.
+    /// An image, a path in an image, or a file of the host. Escaped. Empty if the failure is the
+    /// whole command's.
     subject: String,
     /// The action and its error.
     text: String,
@@ -82,7 +83,8 @@ impl Failure {
         Self { advice, ..Self::new(subject, format!("{action}: {text}")) }
     }
 
-    /// Creates a failure for an error of opening a file: that of the host, with the action, or else that of the library.
+    /// Creates a failure for an error of opening a file: that of the host, with the action, or else
+    /// that of the library.
     pub fn open(subject: impl Subject, action: &str, error: &base::Error) -> Self {
         match error {
             base::Error::Open { errno, .. } => {
@@ -97,7 +99,8 @@ impl Failure {
         Self::new(subject, format!("{action}: {}", host_error(error)))
     }
 
-    /// Creates the fatal failure for an error while standard output is written. `status` is for other errors than a closed pipe.
+    /// Creates the fatal failure for an error while standard output is written. `status` is for
+    /// other errors than a closed pipe.
     pub fn output(error: &io::Error, status: Status) -> Self {
         let mut failure = Self::host("standard output", "cannot write", error);
         failure.fatal = true;
@@ -236,8 +239,8 @@ pub const LATER_CHECKPOINT: &str = "later checkpoint";
 pub const LOST_ROOT: &str = "the root directory is damaged: name inodes by their numbers, as IMAGE:<N>; `bifolio check` \
                              lists all inconsistencies";
 
-/// The inodes of the root directories of ext4 and f2fs. Inode 2 of f2fs is no file, and inode 3 of ext4 is a quota file, which
-/// has no path.
+/// The inodes of the root directories of ext4 and f2fs. Inode 2 of f2fs is no file, and inode 3 of
+/// ext4 is a quota file, which has no path.
 const ROOTS: [u64; 2] = [2, 3];
 
 /// Returns whether the root directory is damaged.

@@ -1,5 +1,5 @@
-//! Log of the library's warnings and errors on standard error and, for background processes, in the system log and in a file.
-//! Not here: failures of a command (`console`).
+//! Log of the library's warnings and errors on standard error and, for background processes, in the
+//! system log and in a file. Not here: failures of a command (`console`).
 
 use std::fmt::{self, Display, Write as _};
 use std::fs::File;
@@ -45,7 +45,8 @@ impl Log {
         }));
     }
 
-    /// Appends an error to the file, and sends it to the system log. The caller prints it to standard error.
+    /// Appends an error to the file, and sends it to the system log. The caller prints it to
+    /// standard error.
     pub fn append(&self, message: impl Display) {
         self.append_with(Severity::Error, message);
     }

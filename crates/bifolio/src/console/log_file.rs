@@ -1,8 +1,8 @@
-//! Log files of mounts, opened so that another user cannot direct what root logs to a file of their choice. Not here: the
-//! log's lines (`log`).
+//! Log files of mounts, opened so that another user cannot direct what root logs to a file of their
+//! choice. Not here: the log's lines (`log`).
 //!
-//! The kernel has similar rules (protected_symlinks, protected_hardlinks, protected_regular and protected_fifos in proc(5)),
-//! but hosts may not enable them, and they apply to few directories.
+//! The kernel has similar rules (protected_symlinks, protected_hardlinks, protected_regular and
+//! protected_fifos in proc(5)), but hosts may not enable them, and they apply to few directories.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -25,8 +25,9 @@ const MODE: Mode = Mode::from_raw_mode(0o644);
 ///
 /// # Errors
 ///
-/// The path leads through a symbolic link of another user than this one and root; the file is not a regular file; or others can
-/// write to its directory, and the file belongs to another user or has a further name.
+/// The path leads through a symbolic link of another user than this one and root; the file is not a
+/// regular file; or others can write to its directory, and the file belongs to another user or has
+/// a further name.
 pub fn open(path: &Path) -> Result<File> {
     let (directory, name) = find(path)?;
     let failed = |errno: Errno| {
@@ -82,8 +83,8 @@ fn is_others(directory: &Stat) -> bool {
     !is_own(directory.st_uid) || directory.st_mode & 0o022 != 0
 }
 
-/// Returns the directory of the file at `path`, opened, and the file's name in it. Follows symbolic links of this user and of
-/// root, in the last component, too.
+/// Returns the directory of the file at `path`, opened, and the file's name in it. Follows symbolic
+/// links of this user and of root, in the last component, too.
 fn find(path: &Path) -> Result<(OwnedFd, OsString)> {
     let failed = |errno: Errno| {
         Failure::host(path, "cannot open the log file", &std::io::Error::from(errno))

@@ -22,13 +22,15 @@ pub struct Console {
     output_status: Status,
 }
 
-/// Prints a warning to standard error. For use before the first output, because it does not flush standard output.
+/// Prints a warning to standard error. For use before the first output, because it does not flush
+/// standard output.
 pub fn warn(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "bifolio: warning: {text}");
 }
 
 impl Console {
-    /// Creates a console for the streams of the process. With `is_raw`, it writes names without escapes.
+    /// Creates a console for the streams of the process. With `is_raw`, it writes names without
+    /// escapes.
     pub fn standard(is_raw: bool) -> Self {
         let out = BufWriter::with_capacity(64 * 1024, io::stdout());
         Self { out, is_raw, worst: Status::Success, output_status: Status::Failed }
@@ -52,8 +54,8 @@ impl Console {
         written.map_err(|error| Failure::output(&error.into(), self.output_status))
     }
 
-    /// Writes a name from an image, with escapes: in a pipe, too, since it often leads to a terminal or to a program that
-    /// takes a line break for the end of a name.
+    /// Writes a name from an image, with escapes: in a pipe, too, since it often leads to a
+    /// terminal or to a program that takes a line break for the end of a name.
     pub fn print_name(&mut self, name: &[u8]) -> Result<()> {
         if self.is_raw { self.write(name) } else { self.print(text::escape(name)) }
     }

@@ -8,8 +8,8 @@ use fuse::END_SIGNALS;
 
 use crate::console::failure::{Failure, Result, Status};
 
-/// Installs signal handlers. The first signal that requests the end sets the returned flag; a second one exits at once. Other
-/// signals are ignored.
+/// Installs signal handlers. The first signal that requests the end sets the returned flag; a
+/// second one exits at once. Other signals are ignored.
 pub fn catch() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     install(&interrupted)

@@ -21,8 +21,9 @@ pub struct Missing {
     pub error: Error,
 }
 
-/// Copies `size` bytes of `from` to the empty file `to`. Calls `progress` with the number of bytes after each write;
-/// an error of it ends the copy. What is past the end of the image becomes a hole, and is returned.
+/// Copies `size` bytes of `from` to the empty file `to`. Calls `progress` with the number of bytes
+/// after each write; an error of it ends the copy. What is past the end of the image becomes a
+/// hole, and is returned.
 pub fn copy(
     from: &vfs::File,
     size: u64,
@@ -73,7 +74,8 @@ fn is_past_end(error: &Error) -> bool {
     matches!(error, Error::Io(error) if error.errno == IoError::PAST_END)
 }
 
-/// Returns the end of the extent with byte `at`, which is the end of what is missing if the image ends before `at`'s place.
+/// Returns the end of the extent with byte `at`, which is the end of what is missing if the image
+/// ends before `at`'s place.
 fn end_of_extent(file: &vfs::File, at: u64) -> Result<u64, Error> {
     let mut end = at;
     file.extents(FileOffset(at)..FileOffset(at.saturating_add(1)), &mut |extent| {

@@ -1,5 +1,6 @@
-//! Directories and temporary files of a copy on the host. Directories stay open, and files have temporary names until
-//! they are complete. Not here: the data of copies, and their owners, permissions and times.
+//! Directories and temporary files of a copy on the host. Directories stay open, and files have
+//! temporary names until they are complete. Not here: the data of copies, and their owners,
+//! permissions and times.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -19,19 +20,22 @@ use crate::tree::directory;
 /// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// Directory of the copy. Its owner, permissions and times are set after its contents are complete, which is when the
-/// last reference is released.
+/// Directory of the copy. Its owner, permissions and times are set after its contents are complete,
+/// which is when the last reference is released.
 #[derive(Debug)]
 pub struct Directory {
     /// The parent directory. `None` for the directory in which the copy starts.
     pub parent: Option<Arc<Directory>>,
-    /// Its name and those of the directories above it. `None` for the directory in which the copy starts.
+    /// Its name and those of the directories above it. `None` for the directory in which the copy
+    /// starts.
     pub names: Option<Arc<Names>>,
     /// The original directory. `None` for an existing directory that only contains copies.
     pub source: Option<Arc<Node>>,
-    /// Whether the copy created the directory. Until its attributes are set, only this process's user has access.
+    /// Whether the copy created the directory. Until its attributes are set, only this process's
+    /// user has access.
     pub is_new: bool,
-    /// The device and inode number of the source image, which no copy may replace. `None` if they are not known.
+    /// The device and inode number of the source image, which no copy may replace. `None` if they
+    /// are not known.
     image: Option<(u64, u64)>,
     fd: OwnedFd,
     /// Where copies for the directory are made, once that is known.
@@ -39,8 +43,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Returns the directory `fd`, in which the copy starts. `is_new` says whether it was created for the copy. The source image
-    /// has the device and inode number `image`.
+    /// Returns the directory `fd`, in which the copy starts. `is_new` says whether it was created
+    /// for the copy. The source image has the device and inode number `image`.
     pub fn at_start(
         fd: OwnedFd,
         source: Option<Arc<Node>>,
@@ -51,7 +55,8 @@ impl Directory {
         Self { parent, names, source, is_new, image, fd, place }
     }
 
-    /// Creates the directory `name` in `parent`, with access only for its owner. Opens it if it exists.
+    /// Creates the directory `name` in `parent`, with access only for its owner. Opens it if it
+    /// exists.
     pub fn create(parent: &Arc<Self>, name: &[u8], source: Arc<Node>) -> io::Result<Arc<Self>> {
         let (fd, is_new) = parent.create_directory(name)?;
         let names = Some(Names::below(parent.names.as_ref(), name));
@@ -60,8 +65,8 @@ impl Directory {
         Ok(Arc::new(Self { parent, names, source, is_new, image, fd, place }))
     }
 
-    /// Creates and opens the directory `name`, with access only for its owner. Opens it if it exists. Returns whether it is
-    /// new. Then it certainly is the created one.
+    /// Creates and opens the directory `name`, with access only for its owner. Opens it if it
+    /// exists. Returns whether it is new. Then it certainly is the created one.
     pub fn create_directory(&self, name: &[u8]) -> io::Result<(OwnedFd, bool)> {
         check_name(name)?;
         match open_directory(self.fd.as_fd(), name) {
@@ -102,8 +107,8 @@ impl Directory {
         Ok(place)
     }
 
-    /// Returns the path of the original directory. `start` is the path of what is copied: the source of this directory, or of one
-    /// above it.
+    /// Returns the path of the original directory. `start` is the path of what is copied: the
+    /// source of this directory, or of one above it.
     pub fn path_in_image(&self, start: &[u8]) -> Vec<u8> {
         let mut levels = 0;
         let mut here = self.parent.as_deref();
@@ -119,7 +124,8 @@ impl Directory {
         path
     }
 
-    /// Opens the directory at the path `names`, relative to this directory. Does not follow symbolic links.
+    /// Opens the directory at the path `names`, relative to this directory. Does not follow
+    /// symbolic links.
     fn descend(&self, names: &[&[u8]]) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
@@ -130,8 +136,8 @@ impl Directory {
         Ok(fd)
     }
 
-    /// Creates an entry with a temporary name, where no other user can replace it until it is renamed. Calls `make` with
-    /// different names until a name does not exist.
+    /// Creates an entry with a temporary name, where no other user can replace it until it is
+    /// renamed. Calls `make` with different names until a name does not exist.
     pub fn temporary(
         &self,
         make: impl FnMut(BorrowedFd<'_>, &str) -> rustix::io::Result<()>,
@@ -155,8 +161,8 @@ impl Directory {
         Err(Errno::EXIST.into())
     }
 
-    /// Creates an empty file with a temporary name, and opens it for writing. Another user may rename it, but the open file
-    /// stays the created one.
+    /// Creates an empty file with a temporary name, and opens it for writing. Another user may
+    /// rename it, but the open file stays the created one.
     pub fn temporary_file(&self) -> io::Result<(Temporary<'_>, std::fs::File)> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -169,7 +175,8 @@ impl Directory {
         Ok((temporary, file.into()))
     }
 
-    /// Creates a hard link `new_name` in this directory. The linked file is `first`, whose directories are below `start`.
+    /// Creates a hard link `new_name` in this directory. The linked file is `first`, whose
+    /// directories are below `start`.
     ///
     /// Errors: of the host, also if another process has given the name of `first` to another file.
     pub fn link(&self, start: &Self, first: &FirstName, new_name: &[u8]) -> io::Result<()> {
@@ -184,15 +191,16 @@ impl Directory {
         if temporary.identity()? != first.identity {
             return Err(io::Error::other("another process has replaced the first copy"));
         }
-        // If the new name is a link to this file already, rename(2) keeps both names, and dropping `temporary`
-        // removes the temporary name.
+        // If the new name is a link to this file already, rename(2) keeps both names, and dropping
+        // `temporary` removes the temporary name.
         let (place, temporary_name) = temporary.location();
         self.check_replaceable(new_name, is_special(&temporary.stat()?))?;
         Ok(rustix::fs::renameat(place, temporary_name, &self.fd, new_name)?)
     }
 
-    /// Errors: `name` in this directory is the source image, or a device, a pipe or a socket that a copy of another kind would
-    /// replace. Programs expect such files to get the data, which the confined process cannot write to them.
+    /// Errors: `name` in this directory is the source image, or a device, a pipe or a socket that a
+    /// copy of another kind would replace. Programs expect such files to get the data, which the
+    /// confined process cannot write to them.
     fn check_replaceable(&self, name: &[u8], by_special: bool) -> io::Result<()> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(existing) if Some((existing.st_dev, existing.st_ino)) == self.image => {
@@ -230,8 +238,8 @@ fn place(is_new: bool) -> OnceLock<Place> {
     if is_new { Place::Itself.into() } else { OnceLock::new() }
 }
 
-/// What tells a copy from other files of the host. A file that gets the inode number of a copy that was removed is told from it if
-/// it belongs to another user.
+/// What tells a copy from other files of the host. A file that gets the inode number of a copy that
+/// was removed is told from it if it belongs to another user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     device: u64,
@@ -306,8 +314,8 @@ pub fn check_name(name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a random name. An image cannot contain a file with this name on purpose, because the name is
-/// unpredictable.
+/// Returns a random name. An image cannot contain a file with this name on purpose, because the
+/// name is unpredictable.
 pub fn temporary_name() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut hasher = RandomState::new().build_hasher();

@@ -1,5 +1,5 @@
-//! Copies of trees out of an image: the walk through the tree, which copies directories, links and special files.
-//! Not here: the threads that copy regular files (`worker.rs`).
+//! Copies of trees out of an image: the walk through the tree, which copies directories, links and
+//! special files. Not here: the threads that copy regular files (`worker.rs`).
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -34,8 +34,8 @@ pub struct Options {
     pub is_root: bool,
     /// Whether directories are copied.
     pub recursive: bool,
-    /// Whether what gives rights on the host is copied: device files, and of what is preserved, set-ID bits,
-    /// capabilities, and the extended attributes that give rights (`metadata.rs`).
+    /// Whether what gives rights on the host is copied: device files, and of what is preserved,
+    /// set-ID bits, capabilities, and the extended attributes that give rights (`metadata.rs`).
     pub privileged: bool,
     /// The maximum size of the copy.
     pub maximum: Maximum,
@@ -85,9 +85,10 @@ impl<'a> Engine<'a> {
         Self { options, interrupted, progress, losses, left_out, limits }
     }
 
-    /// Copies `node`, which is at the path of `target`, to the name `name` in `directory`. Without a name, copies the
-    /// contents of `node` to `directory`. Warns when the copy has more than `suspicious_bytes`, or as many files. `links` is shared
-    /// by all copies out of the image to the same directory. Reports failures.
+    /// Copies `node`, which is at the path of `target`, to the name `name` in `directory`. Without
+    /// a name, copies the contents of `node` to `directory`. Warns when the copy has more than
+    /// `suspicious_bytes`, or as many files. `links` is shared by all copies out of the image to
+    /// the same directory. Reports failures.
     pub fn copy(
         &self,
         volume: &Volume,
@@ -205,7 +206,8 @@ impl Feeder<'_, '_> {
     fn copy_file(&self, directory: &Arc<Directory>, name: &[u8], visit: &Visit<'_>) {
         let worker = self.worker;
         let attributes = visit.node.attributes();
-        // Whether later names are linked to this copy. False for a separate copy after a failed link.
+        // Whether later names are linked to this copy. False for a separate copy after a failed
+        // link.
         let mut is_first = false;
         if worker.engine.options.preserve && attributes.links > 1 {
             match worker.links.first(&attributes, directory, name) {

@@ -1,5 +1,5 @@
-//! Hard links of a copy. The first name of an inode is copied; later names wait for this copy and are linked to it.
-//! Not here: creating copies and links (`destination.rs`).
+//! Hard links of a copy. The first name of an inode is copied; later names wait for this copy and
+//! are linked to it. Not here: creating copies and links (`destination.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,7 +76,8 @@ impl Links {
         First::Yes
     }
 
-    /// Records the end of the first copy, and wakes waiting threads. `copy` is `None` if it has failed.
+    /// Records the end of the first copy, and wakes waiting threads. `copy` is `None` if it has
+    /// failed.
     pub fn end(&self, inode: InodeNumber, copy: Option<Identity>) {
         if let Some(link) = self.known.lock().get_mut(&inode) {
             link.state = copy.map_or(LinkState::Failed, LinkState::Complete);
@@ -85,7 +86,8 @@ impl Links {
     }
 }
 
-/// A first copy in progress. It has failed if it is dropped before [`end`](Self::end), for example by a panic.
+/// A first copy in progress. It has failed if it is dropped before [`end`](Self::end), for example
+/// by a panic.
 pub struct FirstCopy<'a> {
     links: &'a Links,
     inode: InodeNumber,

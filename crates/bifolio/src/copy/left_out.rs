@@ -1,5 +1,5 @@
-//! Files that are not copied because the destination is full. They are counted, and reported once at the end of the
-//! copy. The copy continues, because smaller files may still fit.
+//! Files that are not copied because the destination is full. They are counted, and reported once
+//! at the end of the copy. The copy continues, because smaller files may still fit.
 
 use base::Error;
 
@@ -34,7 +34,8 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Counts a file or directory at `path`. `failure` is its error message, and `full` says what was missing.
+    /// Counts a file or directory at `path`. `failure` is its error message, and `full` says what
+    /// was missing.
     pub fn add(&mut self, path: &[u8], bytes: u64, failure: Failure, full: Full) {
         self.add_more(1, bytes);
         match full {

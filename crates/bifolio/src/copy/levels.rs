@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::destination::Directory;
 
-/// The number of names that are remembered, in all directories that the walk is in: some 300 MB of memory.
+/// The number of names that are remembered, in all directories that the walk is in: some 300 MB of
+/// memory.
 pub const NAMES_MAX: usize = 16 << 20;
 
 /// A name of an entry that the walk has come to.

@@ -1,5 +1,5 @@
-//! Limits of a copy, since an image can hold more than its size: many names of one file, holes, compressed data, blocks that a
-//! directory repeats.
+//! Limits of a copy, since an image can hold more than its size: many names of one file, holes,
+//! compressed data, blocks that a directory repeats.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -10,8 +10,9 @@ use crate::console::failure::Failure;
 
 /// How many times the bytes of the image a copy has at least that is suspicious.
 const FACTOR: u64 = 100;
-/// The bytes that a file or directory counts for beside its data: about those of an inode and a name on the host. Names in an
-/// image have at least 12 bytes, so an image is not suspicious if it has each name once.
+/// The bytes that a file or directory counts for beside its data: about those of an inode and a
+/// name on the host. Names in an image have at least 12 bytes, so an image is not suspicious if it
+/// has each name once.
 const FILE_BYTES: u64 = 1 << 10;
 const _: () = assert!(FILE_BYTES < 12 * FACTOR);
 
@@ -49,12 +50,14 @@ impl Limits {
         files
     }
 
-    /// Returns whether `files` is the first number of files that count for more than `suspicious` bytes, and no limit was chosen.
+    /// Returns whether `files` is the first number of files that count for more than `suspicious`
+    /// bytes, and no limit was chosen.
     pub fn is_suspicious(&self, files: u64, suspicious: u64) -> bool {
         self.maximum.files.is_none() && files == (suspicious / FILE_BYTES).saturating_add(1)
     }
 
-    /// Counts bytes of data. Returns whether they are the first ones past `suspicious`, and no limit was chosen.
+    /// Counts bytes of data. Returns whether they are the first ones past `suspicious`, and no
+    /// limit was chosen.
     pub fn add_bytes(&self, count: u64, suspicious: u64) -> bool {
         let before = self.bytes.fetch_add(count, Ordering::Relaxed);
         let after = before.saturating_add(count);
@@ -79,8 +82,8 @@ impl Limits {
     }
 }
 
-/// Returns the number of bytes above which a copy out of an image is suspicious. Looks at the image by its path, which a
-/// confined process cannot.
+/// Returns the number of bytes above which a copy out of an image is suspicious. Looks at the image
+/// by its path, which a confined process cannot.
 pub fn suspicious_bytes(image: &Path) -> u64 {
     bytes_of(image).map_or(u64::MAX, |bytes| bytes.saturating_mul(FACTOR))
 }

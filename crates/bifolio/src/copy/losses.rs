@@ -1,5 +1,6 @@
-//! What a copy did not preserve, because the host does not support it, the user has no privilege, or did not ask for what
-//! gives rights on the host. This is counted, and reported once at the end of the copy.
+//! What a copy did not preserve, because the host does not support it, the user has no privilege,
+//! or did not ask for what gives rights on the host. This is counted, and reported once at the end
+//! of the copy.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -71,7 +72,8 @@ impl Losses {
         count.or_insert_with(|| Count { files: 0, first: path.to_vec() }).files += 1;
     }
 
-    /// Returns the lines of the report. The flag of a line is true for a failure, and false for a lack of privilege.
+    /// Returns the lines of the report. The flag of a line is true for a failure, and false for a
+    /// lack of privilege.
     pub fn lines(&self) -> Vec<(String, bool)> {
         let counts = self.counts.lock();
         counts
@@ -147,7 +149,8 @@ impl Reason {
     }
 }
 
-/// Returns whether the error means a lack of privilege. In user namespaces, unmapped owners cause EINVAL.
+/// Returns whether the error means a lack of privilege. In user namespaces, unmapped owners cause
+/// EINVAL.
 pub fn is_privilege(reason: Errno) -> bool {
     matches!(reason, Errno::PERM | Errno::ACCESS | Errno::INVAL)
 }

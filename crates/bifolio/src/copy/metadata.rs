@@ -1,7 +1,8 @@
 //! Owner, extended attributes, permissions and times of a copy on the host.
 //!
-//! The owner is set late, because root without `CAP_DAC_OVERRIDE` or `CAP_FOWNER` can set other metadata only of its own files.
-//! Capabilities and set-ID bits are set after it, because a change of the owner removes them. It leaves times as they are.
+//! The owner is set late, because root without `CAP_DAC_OVERRIDE` or `CAP_FOWNER` can set other
+//! metadata only of its own files. Capabilities and set-ID bits are set after it, because a change
+//! of the owner removes them. It leaves times as they are.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,9 +21,9 @@ use crate::format::acl;
 pub const SET_ID: u16 = 0o6000;
 /// The extended attribute with the capabilities of a program.
 pub const CAPABILITIES: &[u8] = b"security.capability";
-/// The prefixes of extended attributes that decide on rights on the host: security modules and overlayfs trust them, also those
-/// that every user can set (overlayfs with `userxattr`, fuse-overlayfs, and shares of QEMU), and `system.*` are other access
-/// control lists.
+/// The prefixes of extended attributes that decide on rights on the host: security modules and
+/// overlayfs trust them, also those that every user can set (overlayfs with `userxattr`,
+/// fuse-overlayfs, and shares of QEMU), and `system.*` are other access control lists.
 const RIGHTS: [&[u8]; 7] = [
     b"security.",
     b"trusted.",
@@ -32,7 +33,8 @@ const RIGHTS: [&[u8]; 7] = [
     b"user.virtfs.",
     b"user.virtiofs.",
 ];
-/// The extended attributes with the owner, and with the first one the mode, that containers show instead of those of the file.
+/// The extended attributes with the owner, and with the first one the mode, that containers show
+/// instead of those of the file.
 const OVERRIDES: [&[u8]; 2] = [b"user.containers.override_stat", b"user.rootlesscontainers"];
 
 /// Metadata to set.
@@ -55,9 +57,9 @@ pub struct Wanted<'a> {
 pub enum Subject<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// A symbolic link or special file in an open directory, in which no other user can replace it. It is not opened or
-    /// followed. The directory becomes the current one, since some system calls take no other, so only one thread of a copy may
-    /// use this.
+    /// A symbolic link or special file in an open directory, in which no other user can replace it.
+    /// It is not opened or followed. The directory becomes the current one, since some system calls
+    /// take no other, so only one thread of a copy may use this.
     Entry(BorrowedFd<'a>, &'a str),
 }
 
@@ -85,7 +87,8 @@ pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMu
                 wanted.losses.add(Loss::SetId, Errno::PERM, wanted.path);
             }
             Ok(()) => {}
-            // The copy has another owner now, and only that one, or root with CAP_FOWNER, may change its permissions.
+            // The copy has another owner now, and only that one, or root with CAP_FOWNER, may
+            // change its permissions.
             Err(CopyError::Host(_, error)) if is_permission(&error) => {
                 wanted.losses.add(Loss::SetId, Errno::PERM, wanted.path);
             }
@@ -97,8 +100,8 @@ pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMu
     }
 }
 
-/// Returns whether an existing directory has other permissions than the original, apart from set-ID bits, or with `owners`,
-/// another owner or group.
+/// Returns whether an existing directory has other permissions than the original, apart from set-ID
+/// bits, or with `owners`, another owner or group.
 pub fn differ(directory: impl AsFd, original: &Attributes, owners: bool) -> bool {
     let Ok(found) = rustix::fs::fstat(directory) else { return false };
     let permissions = u32::from(original.permissions & !SET_ID);
@@ -107,7 +110,8 @@ pub fn differ(directory: impl AsFd, original: &Attributes, owners: bool) -> bool
     has_others || owners && !has_owner
 }
 
-/// Returns whether the host has left out set-ID bits of these permissions, as without CAP_FSETID for a file of another group.
+/// Returns whether the host has left out set-ID bits of these permissions, as without CAP_FSETID
+/// for a file of another group.
 fn lacks_set_id(subject: Subject<'_>, permissions: u16) -> bool {
     let Subject::Open(fd) = subject else { return false };
     rustix::fs::fstat(fd).is_ok_and(|set| u32::from(permissions & SET_ID) & !set.st_mode != 0)
@@ -158,8 +162,8 @@ fn set_owner(wanted: &Wanted<'_>, subject: Subject<'_>) -> Result<bool, CopyErro
     }
 }
 
-/// Sets the extended attributes but capabilities. Reduces `permissions` if the access control list cannot be set. Returns whether
-/// there are capabilities to set.
+/// Sets the extended attributes but capabilities. Reduces `permissions` if the access control list
+/// cannot be set. Returns whether there are capabilities to set.
 fn set_xattrs(
     wanted: &Wanted<'_>,
     subject: Subject<'_>,
@@ -173,7 +177,8 @@ fn set_xattrs(
             return false;
         }
     };
-    // The parent directory of the copy may have default access control lists, which the original did not inherit.
+    // The parent directory of the copy may have default access control lists, which the original
+    // did not inherit.
     for (acl, _) in acl::ATTRIBUTES.iter().filter(|(acl, _)| !names.iter().any(|name| name == acl))
     {
         match remove_xattr(subject, acl) {
@@ -201,7 +206,8 @@ fn set_xattrs(
     has_capabilities
 }
 
-/// Sets one extended attribute. Reduces `permissions` if it is the access control list, and cannot be set.
+/// Sets one extended attribute. Reduces `permissions` if it is the access control list, and cannot
+/// be set.
 fn copy_xattr(
     wanted: &Wanted<'_>,
     subject: Subject<'_>,
@@ -233,7 +239,8 @@ fn copy_xattr(
     }
 }
 
-/// Returns what is lost without an extended attribute that gives rights on the host, and `None` for others.
+/// Returns what is lost without an extended attribute that gives rights on the host, and `None` for
+/// others.
 fn right(name: &[u8]) -> Option<Loss> {
     if name == CAPABILITIES {
         return Some(Loss::Capabilities);

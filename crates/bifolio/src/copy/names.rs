@@ -1,9 +1,10 @@
-//! The names of a directory and of those above it. Directories share the names of their parents, so that all names in memory take
-//! as much as the directories, and not the square of the depth.
+//! The names of a directory and of those above it. Directories share the names of their parents, so
+//! that all names in memory take as much as the directories, and not the square of the depth.
 
 use std::sync::Arc;
 
-/// The name of a directory, and those of the directories above it, below the one in which a copy starts.
+/// The name of a directory, and those of the directories above it, below the one in which a copy
+/// starts.
 #[derive(Debug)]
 pub struct Names {
     /// The names of the parent. `None` for the start of the copy, which has no name.

@@ -1,6 +1,7 @@
-//! Places on the host in which copies are made before they get their final names: directories in which no other user can
-//! replace them. Owners, attributes and times of symbolic links and special files are set by name, and a new directory is
-//! opened by name; another user who could put a file of root there would get that file.
+//! Places on the host in which copies are made before they get their final names: directories in
+//! which no other user can replace them. Owners, attributes and times of symbolic links and special
+//! files are set by name, and a new directory is opened by name; another user who could put a file
+//! of root there would get that file.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,14 +23,15 @@ pub enum Place {
 }
 
 impl Place {
-    /// Returns a place for `directory`. Errors: of the host, also if another process replaces the new directory.
+    /// Returns a place for `directory`. Errors: of the host, also if another process replaces the
+    /// new directory.
     pub fn find(directory: &Directory) -> io::Result<Self> {
         let found = rustix::fs::fstat(directory)?;
         if found.st_uid == 0 && !others_rename(found.st_mode) {
             return Ok(Self::Itself);
         }
-        // Who owns new files, and whether permissions have a meaning, depends on the file system. A file that was opened when
-        // it was created tells.
+        // Who owns new files, and whether permissions have a meaning, depends on the file system. A
+        // file that was opened when it was created tells.
         let (temporary, file) = directory.temporary_file()?;
         let own = rustix::fs::fstat(&file)?;
         drop((temporary, file));
@@ -39,7 +41,8 @@ impl Place {
         let name = temporary_name();
         rustix::fs::mkdirat(directory, &name, Mode::RWXU)?;
         let opened = open_directory(directory.as_fd(), name.as_bytes()).and_then(|inside| {
-            // The owner of `directory` may have put another directory there. One that only this user can write to is as good.
+            // The owner of `directory` may have put another directory there. One that only this
+            // user can write to is as good.
             match is_exclusive(&rustix::fs::fstat(&inside)?, &own) {
                 true => Ok(inside),
                 false => {
@@ -83,16 +86,18 @@ pub fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd
     Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
 }
 
-/// Returns whether only root, and the user who owns the new file `own`, can rename the entries of `directory` that this process
-/// creates. Also true if the file system has no permissions, which `own`, created with those of its owner only, shows.
+/// Returns whether only root, and the user who owns the new file `own`, can rename the entries of
+/// `directory` that this process creates. Also true if the file system has no permissions, which
+/// `own`, created with those of its owner only, shows.
 fn is_exclusive(directory: &Stat, own: &Stat) -> bool {
     let has_permissions = own.st_mode & OTHERS_WRITE == 0;
     let is_owner = directory.st_uid == 0 || directory.st_uid == own.st_uid;
     is_owner && !(has_permissions && others_rename(directory.st_mode))
 }
 
-/// Returns whether others may come to rename entries of a directory with this mode. The sticky bit does not prevent that: an entry
-/// that was given to its owner is this user's to rename, before it has its other attributes.
+/// Returns whether others may come to rename entries of a directory with this mode. The sticky bit
+/// does not prevent that: an entry that was given to its owner is this user's to rename, before it
+/// has its other attributes.
 fn others_rename(mode: u32) -> bool {
     mode & OTHERS_WRITE != 0
 }

@@ -1,5 +1,5 @@
-//! Copies of single files: data, links, special files and preserved attributes. Regular files are copied by several
-//! threads. Not here: the walk through the tree (`engine.rs`).
+//! Copies of single files: data, links, special files and preserved attributes. Regular files are
+//! copied by several threads. Not here: the walk through the tree (`engine.rs`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -47,8 +47,8 @@ pub struct Worker<'w, 'a> {
 }
 
 impl Worker<'_, '_> {
-    /// Copies files until the queue is closed. Resumes a panic only after the last job: without threads that receive
-    /// jobs, the sender would block forever.
+    /// Copies files until the queue is closed. Resumes a panic only after the last job: without
+    /// threads that receive jobs, the sender would block forever.
     pub fn run(&self, receiver: &Mutex<Receiver<Job>>) {
         let mut panicked = None;
         loop {
@@ -80,8 +80,8 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Reports a failed copy of a file with `bytes` bytes. If the destination is full, counts the file for the report
-    /// at the end instead.
+    /// Reports a failed copy of a file with `bytes` bytes. If the destination is full, counts the
+    /// file for the report at the end instead.
     pub fn report_unless_full(&self, path: &[u8], bytes: u64, outcome: Result<(), CopyError>) {
         let is_full = matches!(&outcome, Err(CopyError::Host(_, error)) if is_full(error));
         match self.failure(path, outcome) {
@@ -143,7 +143,8 @@ impl Worker<'_, '_> {
         Ok(Identity::of(&stat))
     }
 
-    /// Sets the attributes of a copy. Reports failures and keeps the copy, because its data matters more.
+    /// Sets the attributes of a copy. Reports failures and keeps the copy, because its data matters
+    /// more.
     fn set_attributes(
         &self,
         node: &Node,
@@ -169,8 +170,8 @@ impl Worker<'_, '_> {
         attributes.permissions & 0o777 & !self.engine.options.umask
     }
 
-    /// Releases a reference to a directory. The last release sets the attributes of the directory if the copy created it,
-    /// and then releases its parent.
+    /// Releases a reference to a directory. The last release sets the attributes of the directory
+    /// if the copy created it, and then releases its parent.
     pub fn release(&self, mut directory: Arc<Directory>) {
         let options = &self.engine.options;
         while let Some(mut inner) = Arc::into_inner(directory) {

@@ -37,7 +37,8 @@ pub struct Entry {
     pub id: u32,
 }
 
-/// Sorts the entries of a list as the kernel wants them. Adds the mask that setfacl(1) calculates, if users or groups need one.
+/// Sorts the entries of a list as the kernel wants them. Adds the mask that setfacl(1) calculates,
+/// if users or groups need one.
 pub fn complete(entries: &mut Vec<Entry>) {
     let has = |tags: &[u16]| entries.iter().any(|entry| tags.contains(&entry.tag));
     if has(&[USER, GROUP]) && !has(&[MASK]) {
@@ -59,16 +60,17 @@ pub fn value(entries: &[Entry]) -> Vec<u8> {
     value
 }
 
-/// Formats `value`, as returned by getxattr(2), as lines with `prefix`. Returns `None` if the value is not an access
-/// control list.
+/// Formats `value`, as returned by getxattr(2), as lines with `prefix`. Returns `None` if the value
+/// is not an access control list.
 pub fn lines(value: &[u8], prefix: &str) -> Option<Vec<String>> {
     let entries = parse(value)?;
     let mask = entries.iter().find(|entry| entry.tag == MASK).map(|entry| entry.permissions);
     entries.iter().map(|entry| line(entry, mask, prefix)).collect()
 }
 
-/// Returns the permissions of a file without the list `value`, which it cannot have: those of the group are the list's own entry
-/// for it, within the mask. With the list, they are the mask, with which the group would get more.
+/// Returns the permissions of a file without the list `value`, which it cannot have: those of the
+/// group are the list's own entry for it, within the mask. With the list, they are the mask, with
+/// which the group would get more.
 pub fn permissions_without(value: &[u8], permissions: u16) -> u16 {
     let entries = parse(value).unwrap_or_default();
     let of = |tag| {
@@ -81,7 +83,8 @@ pub fn permissions_without(value: &[u8], permissions: u16) -> u16 {
     }
 }
 
-/// Returns whether two values have the same entries. Those without a user or group may have any number.
+/// Returns whether two values have the same entries. Those without a user or group may have any
+/// number.
 pub fn are_same(value: &[u8], other: &[u8]) -> bool {
     let entries = |value: &[u8]| {
         let mut entries = parse(value)?;
@@ -94,7 +97,8 @@ pub fn are_same(value: &[u8], other: &[u8]) -> bool {
     entries(value).is_some_and(|found| Some(found) == entries(other))
 }
 
-/// Returns whether the list `value` says no more than these permissions. Volumes do not store such a list.
+/// Returns whether the list `value` says no more than these permissions. Volumes do not store such
+/// a list.
 pub fn is_mode(value: &[u8], permissions: u16) -> bool {
     let entry =
         |tag, shift: u16| Entry { tag, permissions: permissions >> shift & 7, id: u32::MAX };

@@ -1,7 +1,8 @@
 //! JSON output for scripts.
 //!
-//! Names are bytes, but JSON strings are Unicode. A name that is not UTF-8 is written as a string with replacement
-//! characters. Its bytes follow in hexadecimal, under the same key with the suffix `_bytes`.
+//! Names are bytes, but JSON strings are Unicode. A name that is not UTF-8 is written as a string
+//! with replacement characters. Its bytes follow in hexadecimal, under the same key with the suffix
+//! `_bytes`.
 
 use std::io::{self, Write};
 
@@ -150,7 +151,8 @@ impl Array {
         console.print_json(value)
     }
 
-    /// Begins an object that is written in parts: the members of `head`, of which there is at least one, and an array `key`.
+    /// Begins an object that is written in parts: the members of `head`, of which there is at least
+    /// one, and an array `key`.
     pub fn begin_object(
         &mut self,
         console: &mut Console,

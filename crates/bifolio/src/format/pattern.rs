@@ -1,4 +1,5 @@
-//! Patterns of names of extended attributes: the part of regular expressions that getfattr(1) is used with.
+//! Patterns of names of extended attributes: the part of regular expressions that getfattr(1) is
+//! used with.
 
 use std::str::FromStr;
 

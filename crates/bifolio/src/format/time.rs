@@ -19,15 +19,16 @@ struct Civil {
 fn civil(seconds: i64) -> Civil {
     let days = seconds.div_euclid(DAY_SECONDS);
     let rest = seconds.rem_euclid(DAY_SECONDS);
-    // Days since 1 March of the year 0. Leap days are then the last days of years, and the calendar repeats every
-    // 400 years of 146,097 days.
+    // Days since 1 March of the year 0. Leap days are then the last days of years, and the calendar
+    // repeats every 400 years of 146,097 days.
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
     let year_of_era =
         (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // The lengths of months from March on repeat: 31, 30, 31, 30, 31 days, which are 153 days in five months.
+    // The lengths of months from March on repeat: 31, 30, 31, 30, 31 days, which are 153 days in
+    // five months.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };

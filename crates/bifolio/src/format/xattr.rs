@@ -13,8 +13,8 @@ pub fn value_text(value: &[u8]) -> String {
     }
 }
 
-/// Returns whether a value is text. Text may end with a NUL byte, as security labels do, and contain tabs and line
-/// breaks, but no other control characters.
+/// Returns whether a value is text. Text may end with a NUL byte, as security labels do, and
+/// contain tabs and line breaks, but no other control characters.
 fn is_printable(text: &str) -> bool {
     let text = text.strip_suffix('\0').unwrap_or(text);
     text.chars().all(|char| !char.is_control() || matches!(char, '\n' | '\t' | '\r'))

@@ -17,7 +17,8 @@ pub enum Encoding {
     Base64,
 }
 
-/// Encodes a value: if `encoding` is `None`, as text if all of it can be printed, and in base64 otherwise.
+/// Encodes a value: if `encoding` is `None`, as text if all of it can be printed, and in base64
+/// otherwise.
 pub fn encode(value: &[u8], encoding: Option<Encoding>) -> String {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\r' | b'\t');
     match encoding {
@@ -55,7 +56,8 @@ fn base64(value: &[u8]) -> String {
     text
 }
 
-/// Decodes a value: 0x and hexadecimal, 0s and base64, or text with escapes, in quotes or without. Returns `None` if it is invalid.
+/// Decodes a value: 0x and hexadecimal, 0s and base64, or text with escapes, in quotes or without.
+/// Returns `None` if it is invalid.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     match text {
         [b'0', b'x' | b'X', digits @ ..] => decode_hex(digits),
@@ -80,8 +82,9 @@ fn without_blanks(digits: &[u8]) -> Vec<u8> {
     digits.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect()
 }
 
-/// Replaces the escapes of text as setfattr(1) does: `\` and up to three octal digits, `\\` and `\"`. Other backslashes stay. Names
-/// have the escapes of three digits only. Returns `None` for a number that no byte has.
+/// Replaces the escapes of text as setfattr(1) does: `\` and up to three octal digits, `\\` and
+/// `\"`. Other backslashes stay. Names have the escapes of three digits only. Returns `None` for a
+/// number that no byte has.
 fn unescape_value(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

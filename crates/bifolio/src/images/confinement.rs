@@ -9,9 +9,11 @@ use confine::{Confinement, FILES_MAX, Layer, Needs, Proof, Resources, Trees};
 use crate::console;
 use crate::console::failure::{Failure, Result};
 
-/// The memory that a command may map beside its cache, in bytes: stacks, and what it keeps of large directories.
+/// The memory that a command may map beside its cache, in bytes: stacks, and what it keeps of large
+/// directories.
 const MEMORY_BESIDE_CACHE: u64 = 8 << 30;
-/// The maximum number of open files of a copy of a tree, which has one directory open for each level.
+/// The maximum number of open files of a copy of a tree, which has one directory open for each
+/// level.
 const COPY_FILES_MAX: u64 = 1 << 16;
 /// The value of `--no-confine` that stands for all layers.
 const EVERY_LAYER: &str = "all";
@@ -19,9 +21,10 @@ const EVERY_LAYER: &str = "all";
 /// The option for the confinement of the process that reads an image.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfinementOptions {
-    /// Leave out layers of the confinement of the process that reads the image: LAYER is no-new-privs, user, capabilities,
-    /// landlock, chroot, limits, seccomp or all, or several of them, separated by commas. Without LAYER: all. Only
-    /// for images that you trust. Commands other than mount also obey the variable BIFOLIO_NO_CONFINE=LAYER, and then print a warning
+    /// Leave out layers of the confinement of the process that reads the image: LAYER is
+    /// no-new-privs, user, capabilities, landlock, chroot, limits, seccomp or all, or several of
+    /// them, separated by commas. Without LAYER: all. Only for images that you trust. Commands
+    /// other than mount also obey the variable BIFOLIO_NO_CONFINE=LAYER, and then print a warning
     #[arg(long, value_name = "LAYER", num_args = 0..=1, require_equals = true, value_delimiter = ',',
         default_missing_value = EVERY_LAYER, value_parser = parse_layer)]
     no_confine: Vec<Confinement>,
@@ -38,8 +41,9 @@ impl ConfinementOptions {
         self.no_confine.push(layers);
     }
 
-    /// Returns the layers that the options leave, or the variable if there are no options. A variable is easily set for more
-    /// commands than intended, so a warning names the layers that it leaves out.
+    /// Returns the layers that the options leave, or the variable if there are no options. A
+    /// variable is easily set for more commands than intended, so a warning names the layers that
+    /// it leaves out.
     fn layers_of_command(&self) -> Result<Confinement> {
         let Some(value) = variable().filter(|_| self.no_confine.is_empty()) else {
             return Ok(self.layers());
@@ -63,8 +67,8 @@ fn variable() -> Option<OsString> {
     std::env::var_os(VARIABLE).filter(|value| !value.is_empty())
 }
 
-/// Warns that a mount is confined in spite of the variable, which may come from a session of another user than the one who
-/// mounts.
+/// Warns that a mount is confined in spite of the variable, which may come from a session of
+/// another user than the one who mounts.
 pub fn warn_of_ignored_variable() {
     if variable().is_some() {
         tracing::warn!(
@@ -98,8 +102,8 @@ pub struct CommandNeeds<'a> {
     pub trees: Trees<'a>,
 }
 
-/// Confines the process, which must have no other threads yet, to open files, to trees of the host and to printing. Errors: a
-/// layer is missing.
+/// Confines the process, which must have no other threads yet, to open files, to trees of the host
+/// and to printing. Errors: a layer is missing.
 pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) -> Result<()> {
     let layers = options.layers_of_command()?;
     if !layers.is_any() {

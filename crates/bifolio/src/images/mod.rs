@@ -22,8 +22,8 @@ use crate::console::failure::{Failure, Result};
 use crate::images::confinement::{CommandNeeds, confine_command};
 use crate::images::target::{ImageOptions, Target};
 
-/// The images of a command that only reads them. They are opened by their paths first, and then the process is confined,
-/// so that what parses them has access to nothing else.
+/// The images of a command that only reads them. They are opened by their paths first, and then the
+/// process is confined, so that what parses them has access to nothing else.
 pub struct Images<'a> {
     volume_options: VolumeOptions,
     /// The images, or why each could not be opened.
@@ -46,7 +46,8 @@ impl<'a> Images<'a> {
         Self::open_with(options, targets, &inherited, Trees::None)
     }
 
-    /// Opens the images of `targets`, and confines the process to them and to `trees` of the host. Closes the inherited files.
+    /// Opens the images of `targets`, and confines the process to them and to `trees` of the host.
+    /// Closes the inherited files.
     fn open_with(
         options: &ImageOptions,
         targets: &'a [Target],
@@ -131,8 +132,8 @@ impl<'a> Volumes<'a> {
         Ok(Self::of_images(Images::open(options, targets)?, targets))
     }
 
-    /// Opens the images of `targets` for a command that also accesses `trees` of the host, and confines the process. Closes
-    /// the inherited files.
+    /// Opens the images of `targets` for a command that also accesses `trees` of the host, and
+    /// confines the process. Closes the inherited files.
     pub fn with_trees(
         options: &ImageOptions,
         targets: &'a [Target],

@@ -1,5 +1,6 @@
-//! The part of an image that root mounts, as a device of its own, so that the server has nothing else of the disk open. Not
-//! here: other users and commands, which have the whole image open, and keep to the part (`device::Slice`).
+//! The part of an image that root mounts, as a device of its own, so that the server has nothing
+//! else of the disk open. Not here: other users and commands, which have the whole image open, and
+//! keep to the part (`device::Slice`).
 
 use std::fs;
 use std::ops::Range;
@@ -30,13 +31,15 @@ pub struct PartDevice {
 }
 
 impl PartDevice {
-    /// Returns a device for the part of the target's image that the options choose. Returns `None` if there is none: the
-    /// image is mounted as a whole, or from another container, or by an ordinary user, or there are no loop devices, or none may be
-    /// attached. Then the whole image is opened. If that is more than the part, and for writing, a warning says so.
+    /// Returns a device for the part of the target's image that the options choose. Returns `None`
+    /// if there is none: the image is mounted as a whole, or from another container, or by an
+    /// ordinary user, or there are no loop devices, or none may be attached. Then the whole image
+    /// is opened. If that is more than the part, and for writing, a warning says so.
     ///
     /// # Errors
     ///
-    /// The part cannot be found. If the process that looks for it has reported why, this function ends the program instead.
+    /// The part cannot be found. If the process that looks for it has reported why, this function
+    /// ends the program instead.
     pub fn new(
         target: &Target,
         options: &ImageOptions,
@@ -70,7 +73,8 @@ impl PartDevice {
         };
         let found = fuse::ask(options.confinement.layers(), inherited, find);
         let Some([start, end]) = found.map_err(|error| no_answer(target, &error))? else {
-            // Another container. The process that says so has read the image, and may have been taken over.
+            // Another container. The process that says so has read the image, and may have been
+            // taken over.
             return match writable {
                 true => {
                     let error =
@@ -121,10 +125,12 @@ impl PartDevice {
     }
 }
 
-/// Returns the bytes that the requested part of the image has. `None` if that has the whole image, or another container.
+/// Returns the bytes that the requested part of the image has. `None` if that has the whole image,
+/// or another container.
 ///
-/// The server of the mount does not see the rest of the image. So the part must not be written if that makes the image a member of
-/// something, such as a RAID, and the damage to its partition table is told here.
+/// The server of the mount does not see the rest of the image. So the part must not be written if
+/// that makes the image a member of something, such as a RAID, and the damage to its partition
+/// table is told here.
 fn find_part(target: &Target, image: &Image, writable: bool) -> Result<Option<Range<u64>>, Error> {
     let Some(part) = image.part()? else { return Ok(None) };
     let range = part.range();
@@ -148,7 +154,8 @@ fn warn_of_rest(target: &Target) {
     tracing::warn!("{}", Failure::new(&*target.image, text));
 }
 
-/// Returns the failure of a mount whose part was not found. Ends the program if the failure was reported.
+/// Returns the failure of a mount whose part was not found. Ends the program if the failure was
+/// reported.
 fn no_answer(target: &Target, error: &SessionError<Failure>) -> Failure {
     if let SessionError::Reported(status) = error {
         std::process::exit((*status).into());
@@ -171,7 +178,8 @@ fn attach(open: &impl AsFd, image: &Path, range: Range<u64>, writable: bool) -> 
         .ok()
 }
 
-/// Returns the host's device for the partition of a disk, if the options choose one by its number and it has these bytes.
+/// Returns the host's device for the partition of a disk, if the options choose one by its number
+/// and it has these bytes.
 fn known_partition(disk: &Path, options: &ImageOptions, range: Range<u64>) -> Option<PathBuf> {
     let number = options.partition?;
     let metadata = fs::metadata(disk).ok()?;

@@ -1,8 +1,10 @@
-//! Devices that have the same bytes as an image: what backs it, such as the file of a loop device or the devices of the device
-//! mapper, and the loop devices on it. Locks of the image do not exclude their users. Not here: users of the image itself.
+//! Devices that have the same bytes as an image: what backs it, such as the file of a loop device
+//! or the devices of the device mapper, and the loop devices on it. Locks of the image do not
+//! exclude their users. Not here: users of the image itself.
 //!
-//! The host claims the whole disk for a user of a partition, and the device mapper claims its devices. Loop devices claim nothing,
-//! so their files are locked here, and other loop devices of the same bytes are looked for.
+//! The host claims the whole disk for a user of a partition, and the device mapper claims its
+//! devices. Loop devices claim nothing, so their files are locked here, and other loop devices of
+//! the same bytes are looked for.
 
 use std::fs;
 use std::ops::Range;
@@ -27,25 +29,28 @@ const SECTOR_BYTES: u64 = 512;
 /// All bytes of a file or device.
 const WHOLE: Range<u64> = 0..u64::MAX;
 
-/// The loop devices of removed mounts whose servers had died. Unset unless devices of dead mounts are left out.
+/// The loop devices of removed mounts whose servers had died. Unset unless devices of dead mounts
+/// are left out.
 static DEAD: OnceLock<Vec<PathBuf>> = OnceLock::new();
 
-/// Leaves out loop devices of mounts whose servers have died: the `removed` ones, and those that are found when they are in the way.
-/// As long as programs have files open on such a mount, the kernel keeps its device claimed, but nothing can access the image
-/// through it. Only the first call has an effect.
+/// Leaves out loop devices of mounts whose servers have died: the `removed` ones, and those that
+/// are found when they are in the way. As long as programs have files open on such a mount, the
+/// kernel keeps its device claimed, but nothing can access the image through it. Only the first
+/// call has an effect.
 pub fn leave_out_dead(removed: Vec<PathBuf>) {
     let _ = DEAD.set(removed);
 }
 
-/// Returns whether a loop device is left out. Asks the server of its mount, which may not answer for seconds.
+/// Returns whether a loop device is left out. Asks the server of its mount, which may not answer
+/// for seconds.
 fn is_left_out(device: &Path) -> bool {
     DEAD.get().is_some_and(|removed| {
         removed.iter().any(|known| known == device) || fuse::is_dead_device(device)
     })
 }
 
-/// Locks what backs `image`. A writer also looks whether a loop device of its bytes is in use. Locks are kept as long as the
-/// image is used.
+/// Locks what backs `image`. A writer also looks whether a loop device of its bytes is in use.
+/// Locks are kept as long as the image is used.
 ///
 /// # Errors
 ///
@@ -101,11 +106,13 @@ struct Loop {
 }
 
 impl Loop {
-    /// Returns the loop device with this directory in /sys. `None` if it is not one, or is not attached.
+    /// Returns the loop device with this directory in /sys. `None` if it is not one, or is not
+    /// attached.
     fn of(folder: &Path) -> Option<Self> {
         let file = fuse::backing_file(folder)?;
         let node = node_of(folder)?;
-        // The path may lead elsewhere: the file was renamed or removed, or is in another mount namespace.
+        // The path may lead elsewhere: the file was renamed or removed, or is in another mount
+        // namespace.
         let object = match fuse::loop_backing(&node) {
             Some(file) if file.real_device != 0 => Object::Device(file.real_device),
             Some(file) => Object::File(file.device, file.inode),
@@ -211,7 +218,8 @@ impl Search<'_> {
         self.lock_below(file, object, range, depth + 1)
     }
 
-    /// Refuses users of devices on `object`. What the host knows on a device has claimed it, but for its loop devices.
+    /// Refuses users of devices on `object`. What the host knows on a device has claimed it, but
+    /// for its loop devices.
     fn refuse_above(&self, object: Object, depth: usize) -> Result<(), InUse> {
         if depth >= DEPTH_MAX {
             return Ok(());
@@ -246,7 +254,8 @@ impl Search<'_> {
             if attached.object != object || !overlaps || (own.is_some() && device == own) {
                 continue;
             }
-            // The second look is for a loop device that was attached to another file since the first one.
+            // The second look is for a loop device that was attached to another file since the
+            // first one.
             if attached.is_in_use()
                 && Loop::of_node(&attached.node).is_some_and(|now| now.object == object)
             {
@@ -260,8 +269,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns whether two images have bytes in common: names of one file or device, or devices on it. The ranges are those that are used of
-/// each.
+/// Returns whether two images have bytes in common: names of one file or device, or devices on it.
+/// The ranges are those that are used of each.
 pub fn have_same_bytes(one: (&Path, Range<u64>), other: (&Path, Range<u64>)) -> bool {
     let [one, other] = [one, other].map(|(path, range)| below(path, range));
     one.iter().any(|(object, range)| {
@@ -324,7 +333,8 @@ fn number_in(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Returns whether a device is mounted or otherwise claimed. One that this user may not open counts as claimed.
+/// Returns whether a device is mounted or otherwise claimed. One that this user may not open counts
+/// as claimed.
 fn is_claimed(device: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(device, flags, Mode::empty());

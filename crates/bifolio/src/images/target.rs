@@ -24,7 +24,8 @@ use crate::images::related;
 use crate::images::users::{self, InUse};
 use crate::images::writing;
 
-/// The minimum time to wait for an image that is in use: umount(8) may return before the server has released the image.
+/// The minimum time to wait for an image that is in use: umount(8) may return before the server has
+/// released the image.
 const UNLOCK_TIME: Duration = Duration::from_millis(500);
 
 /// An image, and a path in it.
@@ -50,8 +51,8 @@ impl Target {
         })
     }
 
-    /// Splits at the last ":/" that follows the name of an existing image, or else at the last ":/". "IMAGE:<NUMBER>" names
-    /// an inode.
+    /// Splits at the last ":/" that follows the name of an existing image, or else at the last
+    /// ":/". "IMAGE:<NUMBER>" names an inode.
     pub fn parse(argument: &OsStr, exists: impl Fn(&Path) -> bool) -> Self {
         let bytes = argument.as_bytes();
         let split = |at: usize| Self {
@@ -78,14 +79,16 @@ impl Target {
         }
     }
 
-    /// Returns the last name in the path, or `None` for the root and for paths that end in `.` or `..`.
+    /// Returns the last name in the path, or `None` for the root and for paths that end in `.` or
+    /// `..`.
     pub fn file_name(&self) -> Option<&[u8]> {
         let name = self.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
         (name != b"." && name != b"..").then_some(name)
     }
 
-    /// Returns the number of the inode that the path `<NUMBER>` names, decimal or hexadecimal (0x), as in debugfs. Other paths begin with `/`. A number that
-    /// is larger than any becomes the largest one.
+    /// Returns the number of the inode that the path `<NUMBER>` names, decimal or hexadecimal (0x),
+    /// as in debugfs. Other paths begin with `/`. A number that is larger than any becomes the
+    /// largest one.
     pub fn inode_number(&self) -> Option<InodeNumber> {
         let digits = self.path.strip_prefix(b"<")?.strip_suffix(b">")?;
         let (digits, radix) = match digits {
@@ -133,7 +136,8 @@ impl Target {
         volume.resolve(&self.path, follow).map_err(|error| {
             let failure = Failure::library(self, &error);
             let is_damage = matches!(error, Error::Corrupt(_) | Error::Io(_));
-            // The error does not say so if its place is past the end of an incomplete image, or cannot be read.
+            // The error does not say so if its place is past the end of an incomplete image, or
+            // cannot be read.
             if is_damage && volume.root().is_err() { failure.advise(LOST_ROOT) } else { failure }
         })
     }
@@ -157,33 +161,34 @@ pub struct ImageOptions {
     /// Use partition N of a partitioned disk; `bifolio info` lists the partitions
     #[arg(long, value_name = "N", value_parser = parse_partition)]
     pub partition: Option<u32>,
-    /// Use the file system that starts at this offset in the image; decimal or hexadecimal (0x), accepts the suffixes K, M,
-    /// G, T and s (sectors of 512 bytes)
+    /// Use the file system that starts at this offset in the image; decimal or hexadecimal (0x),
+    /// accepts the suffixes K, M, G, T and s (sectors of 512 bytes)
     #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "partition")]
     pub offset: Option<u64>,
-    /// Read the image as it is: do not replay its journal (ext3, ext4) or recover synced files (f2fs). Not for
-    /// commands that change the image
+    /// Read the image as it is: do not replay its journal (ext3, ext4) or recover synced files
+    /// (f2fs). Not for commands that change the image
     #[arg(long)]
     pub no_recovery: bool,
-    /// Read an image that ends before its file system does, such as a truncated copy: reads of the missing part fail. Not for
-    /// commands that change the image
+    /// Read an image that ends before its file system does, such as a truncated copy: reads of the
+    /// missing part fail. Not for commands that change the image
     #[arg(long)]
     pub incomplete: bool,
     /// Use the external journal on this file or block device (ext3, ext4)
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_recovery")]
     pub journal: Option<PathBuf>,
-    /// Read encrypted files, and on f2fs also write them, with the master keys in this file: one raw key, or
-    /// lines in hexadecimal
+    /// Read encrypted files, and on f2fs also write them, with the master keys in this file: one
+    /// raw key, or lines in hexadecimal
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// Use the backup superblock in this block (ext2, ext3, ext4; see e2fsck -b). Needed only if the primary
-    /// superblock is damaged and no backup is found automatically
+    /// Use the backup superblock in this block (ext2, ext3, ext4; see e2fsck -b). Needed only if
+    /// the primary superblock is damaged and no backup is found automatically
     #[arg(long, value_name = "BLOCK", value_parser = parse_number)]
     pub superblock: Option<u64>,
     /// Set the block size for --superblock, such as 4K; all sizes are tried by default
     #[arg(long, value_name = "BYTES", value_parser = parse_block_size, requires = "superblock")]
     pub block_size: Option<BlockSize>,
-    /// Limit the memory for cached data; accepts the suffixes K, M, G and T. By default, a quarter of the memory
+    /// Limit the memory for cached data; accepts the suffixes K, M, G and T. By default, a quarter
+    /// of the memory
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache_size: Option<u64>,
     /// Limit the size of folios in the cache to 4 KiB * 2^ORDER; 0 to 9, by default 9
@@ -195,20 +200,20 @@ pub struct ImageOptions {
     /// Whether freed blocks are discarded. Set by commands with an option for it.
     #[arg(skip)]
     pub discard: bool,
-    /// Whether a block device is opened exclusively for writing. Cleared by commands for which the kernel holds
-    /// the device.
+    /// Whether a block device is opened exclusively for writing. Cleared by commands for which the
+    /// kernel holds the device.
     #[arg(skip = true)]
     pub exclusive: bool,
-    /// Whether what backs the image is locked, too, and other devices of its bytes are looked for. Cleared by commands that have
-    /// done so before.
+    /// Whether what backs the image is locked, too, and other devices of its bytes are looked for.
+    /// Cleared by commands that have done so before.
     #[arg(skip = true)]
     pub locks_related: bool,
-    /// Whether other programs can use other parts of the image. Set for the disk of a partition that is opened by its own
-    /// device.
+    /// Whether other programs can use other parts of the image. Set for the disk of a partition
+    /// that is opened by its own device.
     #[arg(skip)]
     pub shares_other_parts: bool,
-    /// The time to wait for an image that is in use but not mounted: the server of an earlier mount may still be
-    /// writing to it. Set by commands that wait.
+    /// The time to wait for an image that is in use but not mounted: the server of an earlier mount
+    /// may still be writing to it. Set by commands that wait.
     #[arg(skip)]
     pub timeout: Duration,
     /// Whether file data stays out of the cache. Set by commands with an option for it.
@@ -222,7 +227,8 @@ impl ImageOptions {
         self.partition.is_none() && self.offset.is_none()
     }
 
-    /// Returns the bytes of an image that are used, as far as that is known before its partition table is read.
+    /// Returns the bytes of an image that are used, as far as that is known before its partition
+    /// table is read.
     pub fn range(&self) -> Range<u64> {
         self.offset.unwrap_or(0)..u64::MAX
     }
@@ -232,7 +238,8 @@ impl ImageOptions {
         (self.partition, self.offset) == (other.partition, other.offset)
     }
 
-    /// Returns the options for opening the volume, for writing if it is `writable`. The journal device is not among them.
+    /// Returns the options for opening the volume, for writing if it is `writable`. The journal
+    /// device is not among them.
     pub fn volume_options(&self, writable: bool) -> Result<VolumeOptions> {
         let (no_recovery, incomplete) = (self.no_recovery, self.incomplete);
         if writable && incomplete {
@@ -318,7 +325,8 @@ impl ImageOptions {
         self.wait_for(|| related::lock(image, !writable).map_err(OpenFailure::InUse))
     }
 
-    /// Calls `open` again while another program uses the image, up to the time for which the command waits.
+    /// Calls `open` again while another program uses the image, up to the time for which the
+    /// command waits.
     fn wait_for<T>(&self, open: impl FnMut() -> Result<T, OpenFailure>) -> Result<T> {
         let time = self.timeout.max(UNLOCK_TIME);
         fuse::retry_while_in_use(time, OpenFailure::user, open).map_err(OpenFailure::into_failure)
@@ -391,8 +399,9 @@ impl Access {
     }
 }
 
-/// Opens the image once, because the error of the host for a missing or forbidden file says more than that of a
-/// failed read. Opens only regular files and block devices: opening a pipe, for example, could block forever.
+/// Opens the image once, because the error of the host for a missing or forbidden file says more
+/// than that of a failed read. Opens only regular files and block devices: opening a pipe, for
+/// example, could block forever.
 fn check_readable(image: &Path) -> Result<()> {
     let cannot_open = |error| {
         let failure = Failure::host(image, "cannot open", &error);
@@ -422,7 +431,8 @@ fn file_before_slash(argument: &Path) -> Option<&Path> {
     argument.ancestors().skip(1).find(|ancestor| ancestor.is_file())
 }
 
-/// Returns whether `argument` is the name of an existing file, a colon, and more: a path that does not begin with `/`.
+/// Returns whether `argument` is the name of an existing file, a colon, and more: a path that does
+/// not begin with `/`.
 fn has_relative_path(argument: &Path) -> bool {
     let bytes = argument.as_os_str().as_bytes();
     let mut colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');

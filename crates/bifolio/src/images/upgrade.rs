@@ -1,5 +1,5 @@
-//! Mounts that begin read-only and become writable by a remount: opening the image in the guard, and the volume in the server. Not
-//! here: the remount (`fuse`).
+//! Mounts that begin read-only and become writable by a remount: opening the image in the guard,
+//! and the volume in the server. Not here: the remount (`fuse`).
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -20,14 +20,16 @@ use crate::mount_options::defaults;
 /// The image of a mount that begins read-only, and its external journal.
 pub type Opened = (Image, Option<Image>);
 
-/// Why a mount whose options are for writing does not become writable if its volume is open for reading.
+/// Why a mount whose options are for writing does not become writable if its volume is open for
+/// reading.
 pub const HOST_IS_FULL: &str =
     "the host had no space for what had to be written: unmount it, and mount it again";
 
 /// Why a mount stays read-only if the first writes to its image would fail.
 const HOST_IS_FULL_NOW: &str = "the host has no space for what has to be written: free some first";
 
-/// The free space that a file system may keep for itself when it is full, as ext4 does: a part of its blocks, and a maximum.
+/// The free space that a file system may keep for itself when it is full, as ext4 does: a part of
+/// its blocks, and a maximum.
 const KEPT_PART: u64 = 50;
 const KEPT_MAX: u64 = 4096;
 /// The unit of the space that a file has, in bytes.
@@ -50,7 +52,8 @@ fn refusal(image: &ImageOptions, has_part: bool) -> Option<&'static str> {
     (!is_root).then_some("an ordinary user has mounted it: unmount it, and mount it for writing")
 }
 
-/// Opens the image of a mount that begins read-only, if the mount may become writable. `options` are those for reading.
+/// Opens the image of a mount that begins read-only, if the mount may become writable. `options`
+/// are those for reading.
 ///
 /// The image is opened before guard and server become two processes, so that they share its lock.
 pub fn open(
@@ -111,7 +114,8 @@ impl Drop for Locks {
 }
 
 impl Files {
-    /// Opens the files for writing. Returns what keeps their locks, and makes them those of readers again when dropped.
+    /// Opens the files for writing. Returns what keeps their locks, and makes them those of readers
+    /// again when dropped.
     fn open(self: &Arc<Self>) -> Result<(Vec<OwnedFd>, Hold)> {
         let image = self.target.image.as_path();
         let related = related::lock(image, false).map_err(|user| match user {
@@ -165,8 +169,8 @@ impl Files {
     }
 }
 
-/// Returns whether an image has holes, and the file system that it is on has no space for them. Of a loop device, this is asked about
-/// its file.
+/// Returns whether an image has holes, and the file system that it is on has no space for them. Of
+/// a loop device, this is asked about its file.
 fn host_is_full(image: &OwnedFd) -> bool {
     let Ok(opened) = rustix::fs::fstat(image) else { return false };
     let is_full = match FileType::from_raw_mode(opened.st_mode) {

@@ -79,14 +79,16 @@ pub fn written_elsewhere(image: &Path) -> Failure {
     Failure::new(image, text)
 }
 
-/// Returns the name and the id of a process that has locked the image. `None` if there is none whose files this user may see.
+/// Returns the name and the id of a process that has locked the image. `None` if there is none
+/// whose files this user may see.
 fn locker_of(image: &Path) -> Option<String> {
     let (process, name) = locker(&fs::metadata(image).ok()?)?;
     Some(format!("{} (process {process})", text::escape(name.as_bytes())))
 }
 
-/// Finds a process that has an open file with a lock of the image, other than this one and its children. Locks of open files have no process in /proc/locks, and the
-/// devices there are not those of stat(2) on every file system, so the files of the processes are compared.
+/// Finds a process that has an open file with a lock of the image, other than this one and its
+/// children. Locks of open files have no process in /proc/locks, and the devices there are not
+/// those of stat(2) on every file system, so the files of the processes are compared.
 fn locker(image: &Metadata) -> Option<(u32, String)> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").ok()?.flatten();

@@ -1,8 +1,9 @@
-//! Images that a command changes. Each image is opened for writing once, and closed at the end even if the command
-//! fails. Not here: the changes.
+//! Images that a command changes. Each image is opened for writing once, and closed at the end even
+//! if the command fails. Not here: the changes.
 //!
-//! A command succeeds only if all images were closed without errors, because only then are its changes durable. After
-//! a panic the images are left as after a crash: the journal is replayed when an image is next opened.
+//! A command succeeds only if all images were closed without errors, because only then are its
+//! changes durable. After a panic the images are left as after a crash: the journal is replayed
+//! when an image is next opened.
 
 use std::fs::Metadata;
 use std::io::Write;
@@ -35,18 +36,20 @@ use crate::tree::accounts::Account;
 /// Options for the owner of new files.
 #[derive(Args, Clone, Debug)]
 pub struct Ownership {
-    /// Set the owner of new files: a number, or the name of a user in the image's /etc/passwd [default: 0]
+    /// Set the owner of new files: a number, or the name of a user in the image's /etc/passwd
+    /// [default: 0]
     #[arg(long, value_name = "USER")]
     owner: Option<Account>,
-    /// Set the group of new files: a number, or the name of a group in the image's /etc/group; a set-group-ID directory passes on
-    /// its own group instead [default: 0]
+    /// Set the group of new files: a number, or the name of a group in the image's /etc/group; a
+    /// set-group-ID directory passes on its own group instead [default: 0]
     #[arg(long, value_name = "GROUP")]
     group: Option<Account>,
 }
 
 impl Ownership {
-    /// Returns privileged credentials with the owner of new files in `volume`. As in debugfs, a user who can write to an image
-    /// acts as its root, and may allocate the blocks that are reserved for root.
+    /// Returns privileged credentials with the owner of new files in `volume`. As in debugfs, a
+    /// user who can write to an image acts as its root, and may allocate the blocks that are
+    /// reserved for root.
     pub fn credentials(&self, volume: &Volume) -> Result<Credentials> {
         let [uid, gid] = self.numbers(volume)?.map(Option::unwrap_or_default);
         Ok(Credentials { uid, gid, groups: Vec::new(), privileged: true })
@@ -65,8 +68,8 @@ impl Ownership {
     }
 }
 
-/// What a command accesses while it changes images, beside them and files that it has opened. The process is confined to
-/// that before it reads an image.
+/// What a command accesses while it changes images, beside them and files that it has opened. The
+/// process is confined to that before it reads an image.
 #[derive(Debug)]
 pub struct HostFiles<'a> {
     /// The files that it has inherited, which are closed.
@@ -128,8 +131,8 @@ enum State {
     Failed(Failure),
 }
 
-/// Opens the images of `targets`, calls `work`, which changes them, and then closes them. A failure to close an image fails
-/// the command.
+/// Opens the images of `targets`, calls `work`, which changes them, and then closes them. A failure
+/// to close an image fails the command.
 pub fn change_images<'t>(
     options: &ImageOptions,
     targets: impl IntoIterator<Item = &'t Target>,
@@ -187,7 +190,8 @@ pub fn change_images<'t>(
     outcome
 }
 
-/// Errors: the image of the source `target` is also one of `images`, which are written, or has bytes of it.
+/// Errors: the image of the source `target` is also one of `images`, which are written, or has
+/// bytes of it.
 fn refuse_same_bytes(
     (read_options, target): (&ImageOptions, &Target),
     (options, images): (&ImageOptions, &[OpenImage]),
@@ -275,8 +279,8 @@ impl OpenImage {
     }
 }
 
-/// Calls `change` for each target, which accesses no files of the host. Reports failures, and continues with the next
-/// target.
+/// Calls `change` for each target, which accesses no files of the host. Reports failures, and
+/// continues with the next target.
 pub fn change_targets(
     options: &ImageOptions,
     targets: &[Target],
@@ -326,7 +330,8 @@ impl Writing {
         opened
     }
 
-    /// Returns the volume on the image of a source, and a number of it. The volume may also be one that is open for writing.
+    /// Returns the volume on the image of a source, and a number of it. The volume may also be one
+    /// that is open for writing.
     pub fn source(&mut self, source: &Target) -> Result<(Arc<Volume>, u64)> {
         self.check_interrupted()?;
         let path = source.image.as_path();
@@ -358,7 +363,8 @@ impl Writing {
         opened.map(|volume| (volume, number as u64))
     }
 
-    /// Returns the device and inode number of the target's image. `None` if they could not be found.
+    /// Returns the device and inode number of the target's image. `None` if they could not be
+    /// found.
     pub fn identity(&self, target: &Target) -> Option<(u64, u64)> {
         let known = self.images.iter().find(|image| image.has_path(&target.image));
         known.and_then(|image| image.identity)
@@ -390,8 +396,8 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Opens the volume on `device`, which belongs to `image`, for writing. Errors: if the volume is not supported, the failure
-/// says whether it can be read.
+/// Opens the volume on `device`, which belongs to `image`, for writing. Errors: if the volume is
+/// not supported, the failure says whether it can be read.
 fn open_volume(image: &Path, device: SharedDevice, options: &VolumeOptions) -> Result<Volume> {
     Volume::open_device(Arc::clone(&device), options)
         .map_err(|error| open_failure(image, device, options, &error))
@@ -431,8 +437,9 @@ pub fn cannot_read(image: &Path, error: &Error) -> Failure {
     }
 }
 
-/// Returns the failure to open the volume on `device`. If it is not supported for writing, the advice is what makes it so, or
-/// to read it. If its recovery has failed, the advice is to read it without.
+/// Returns the failure to open the volume on `device`. If it is not supported for writing, the
+/// advice is what makes it so, or to read it. If its recovery has failed, the advice is to read it
+/// without.
 pub fn open_failure(
     image: &Path,
     device: SharedDevice,

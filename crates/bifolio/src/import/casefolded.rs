@@ -1,4 +1,5 @@
-//! Members of an archive that were unpacked to casefolded directories, in which names that differ in case are one.
+//! Members of an archive that were unpacked to casefolded directories, in which names that differ
+//! in case are one.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -23,7 +24,8 @@ pub struct Casefolded {
 }
 
 impl Casefolded {
-    /// Records the member that was unpacked as the last one of `names`, to the last one of `directories`.
+    /// Records the member that was unpacked as the last one of `names`, to the last one of
+    /// `directories`.
     pub fn add(
         &mut self,
         volume: &Volume,
@@ -45,7 +47,8 @@ impl Casefolded {
         Ok(())
     }
 
-    /// Returns whether `existing`, which has the name of a member with `names`, is an earlier member with other names.
+    /// Returns whether `existing`, which has the name of a member with `names`, is an earlier
+    /// member with other names.
     pub fn is_other(&self, names: &[&[u8]], existing: &Node) -> bool {
         self.numbers.contains(&existing.number())
             && !self.paths.contains(&self.state.hash_one(names))

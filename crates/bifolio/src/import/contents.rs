@@ -17,8 +17,9 @@ use crate::archive::{Member, Segment};
 /// Maximum number of bytes that are read and written at a time.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Copies all of `from` to the empty file `to`. Does not use the cache if the file has more than `cached_bytes_max`
-/// bytes. Calls `check_interrupted` before each chunk; an error of it ends the copy.
+/// Copies all of `from` to the empty file `to`. Does not use the cache if the file has more than
+/// `cached_bytes_max` bytes. Calls `check_interrupted` before each chunk; an error of it ends the
+/// copy.
 pub fn copy(
     from: &File,
     to: &Arc<Node>,
@@ -62,7 +63,8 @@ pub fn copy(
     Ok(())
 }
 
-/// Copies all of the regular file `from`, which is in an image, to the empty file `to`. Otherwise as [`copy`].
+/// Copies all of the regular file `from`, which is in an image, to the empty file `to`. Otherwise
+/// as [`copy`].
 pub fn copy_node(
     from: &Arc<Node>,
     to: &Arc<Node>,
@@ -107,7 +109,8 @@ pub fn copy_node(
     Ok(())
 }
 
-/// Writes the data of a member of an archive to the empty file `to`, with the holes of a sparse file.
+/// Writes the data of a member of an archive to the empty file `to`, with the holes of a sparse
+/// file.
 pub fn unpack(
     member: &Member,
     mut data: impl Read,
@@ -126,8 +129,9 @@ pub fn unpack(
     Ok(())
 }
 
-/// Returns the range of the first data at or after `at`. If the host does not support holes, returns the rest of the
-/// file. Linux's f2fs also finds blocks past the end of the file, in which it finds no hole (ENXIO).
+/// Returns the range of the first data at or after `at`. If the host does not support holes,
+/// returns the rest of the file. Linux's f2fs also finds blocks past the end of the file, in which
+/// it finds no hole (ENXIO).
 fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
@@ -151,7 +155,8 @@ struct Writer<'a, C> {
 }
 
 impl<C: Fn() -> Result<(), CopyError>> Writer<'_, C> {
-    /// Writes up to `length` bytes from `read`, from offset `start` on. Returns the number of bytes.
+    /// Writes up to `length` bytes from `read`, from offset `start` on. Returns the number of
+    /// bytes.
     fn write(
         &mut self,
         start: u64,
@@ -194,7 +199,8 @@ impl<C: Fn() -> Result<(), CopyError>> Writer<'_, C> {
     }
 }
 
-/// Waits for a short time until a stream has data, or has ended. Returns whether it has, or whether that is unknown.
+/// Waits for a short time until a stream has data, or has ended. Returns whether it has, or whether
+/// that is unknown.
 fn is_ready(stream: &File) -> bool {
     const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let mut watched = [PollFd::new(stream, PollFlags::IN)];

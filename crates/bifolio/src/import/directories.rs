@@ -1,9 +1,10 @@
-//! The directories of an archive, whose attributes are set at the end: new files in them change their times, and their
-//! permissions may forbid new files.
+//! The directories of an archive, whose attributes are set at the end: new files in them change
+//! their times, and their permissions may forbid new files.
 //!
-//! Memory is in proportion to the size of the archive. Each directory is stored once, however many members it has. Paths are
-//! stored without the part that they share with the path before: in a deep tree, whole paths would take memory of the square of
-//! the depth. Extended attributes for all members are shared.
+//! Memory is in proportion to the size of the archive. Each directory is stored once, however many
+//! members it has. Paths are stored without the part that they share with the path before: in a
+//! deep tree, whole paths would take memory of the square of the depth. Extended attributes for all
+//! members are shared.
 
 use std::collections::HashMap;
 
@@ -60,7 +61,8 @@ impl Directories {
         let mut before = self.last;
         match self.by_number.remove(&number) {
             Some(same) if self.last == Some(number) => {
-                // Its path is stored from where it differs from the one before, which is not known here.
+                // Its path is stored from where it differs from the one before, which is not known
+                // here.
                 shared = shared.min(same.shared);
                 before = same.before;
             }
@@ -89,8 +91,8 @@ impl Directories {
         }
     }
 
-    /// Calls `visit` for each directory. If a directory has several members, the last one is used. Errors: those of
-    /// `visit`, which end the calls.
+    /// Calls `visit` for each directory. If a directory has several members, the last one is used.
+    /// Errors: those of `visit`, which end the calls.
     pub fn for_each<E>(
         &self,
         mut visit: impl FnMut(&UnpackedDirectory<'_>) -> Result<(), E>,

@@ -1,5 +1,6 @@
-//! Copies of files and trees from one image to another, or within one. The bytes of both are untrusted, and the process has
-//! access to nothing else. Not here: copies of the host's files (`mod.rs`).
+//! Copies of files and trees from one image to another, or within one. The bytes of both are
+//! untrusted, and the process has access to nothing else. Not here: copies of the host's files
+//! (`mod.rs`).
 
 use std::sync::Arc;
 
@@ -49,7 +50,8 @@ impl Importer<'_> {
         }
         let mut walk = Walk { importer: self, from, destination, levels: Vec::new() };
         let ended = walk::walk(from.volume, node, &from.target.path, Order::Inode, &mut walk);
-        // After a signal: directories are not left with the permissions that they have until they are complete.
+        // After a signal: directories are not left with the permissions that they have until they
+        // are complete.
         while let Some(level) = walk.levels.pop() {
             let path = level.path.clone();
             let outcome = walk.complete(&level);
@@ -120,7 +122,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Reports a failed copy. If the image is full, counts the file for the report at the end instead.
+    /// Reports a failed copy. If the image is full, counts the file for the report at the end
+    /// instead.
     fn report(&mut self, path: &[u8], node: &Node, outcome: Result<(), CopyError>) -> Result<()> {
         let subject = self.from.target.subject(path);
         let Err(CopyError::Image(action, error @ (Error::NoSpace | Error::NoInodes))) = &outcome

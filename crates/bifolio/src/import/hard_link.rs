@@ -1,5 +1,5 @@
-//! Metadata of hard links in archives. As with GNU tar and bsdtar, a link without data keeps the metadata of its file, and one with
-//! data sets them, as the last member of the file.
+//! Metadata of hard links in archives. As with GNU tar and bsdtar, a link without data keeps the
+//! metadata of its file, and one with data sets them, as the last member of the file.
 
 use base::Error;
 use base::attributes::{FileType, Timestamp};
@@ -12,8 +12,9 @@ use crate::format::acl;
 
 const REASON: &str = "the hard link has another value than its file, which keeps its own";
 
-/// Counts the metadata of a hard link without data that differs from those of its file. The time of the last access is left out,
-/// since archivers change it when they read the file for its first name.
+/// Counts the metadata of a hard link without data that differs from those of its file. The time of
+/// the last access is left out, since archivers change it when they read the file for its first
+/// name.
 pub fn count_differences(member: &Member, file: &Node, lost: Lost<'_>) {
     let attributes = file.attributes();
     // The mode of a link with a list may have the permissions of the group in place of the mask.
@@ -46,7 +47,8 @@ pub fn count_differences(member: &Member, file: &Node, lost: Lost<'_>) {
     }
 }
 
-/// Returns whether a volume may have stored the time `wanted` as `stored`: small inodes have whole seconds.
+/// Returns whether a volume may have stored the time `wanted` as `stored`: small inodes have whole
+/// seconds.
 fn is_stored_as(wanted: Timestamp, stored: Timestamp) -> bool {
     wanted.seconds == stored.seconds && [0, wanted.nanoseconds].contains(&stored.nanoseconds)
 }

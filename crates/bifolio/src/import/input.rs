@@ -1,10 +1,12 @@
-//! The input of an archive: compressions that are refused, and signals. Not here: its format (`archive`).
+//! The input of an archive: compressions that are refused, and signals. Not here: its format
+//! (`archive`).
 
 use std::io::{self, Read};
 
 use crate::images::writing::Writing;
 
-/// Reader of an archive that fails once a signal has requested the end: a header, or data that is skipped, can be of any size.
+/// Reader of an archive that fails once a signal has requested the end: a header, or data that is
+/// skipped, can be of any size.
 pub struct Interruptible<'a, R> {
     pub input: R,
     pub writing: &'a Writing,
@@ -18,8 +20,8 @@ impl<R: Read> Read for Interruptible<'_, R> {
     }
 }
 
-/// Returns a reader of the whole input. If its first bytes show a compression, returns the name of the compression
-/// instead. Errors: the input is empty, such as that of a program which has failed.
+/// Returns a reader of the whole input. If its first bytes show a compression, returns the name of
+/// the compression instead. Errors: the input is empty, such as that of a program which has failed.
 pub fn check_uncompressed(mut input: impl Read) -> io::Result<Result<impl Read, &'static str>> {
     let mut start = Vec::new();
     input.by_ref().take(6).read_to_end(&mut start)?;

@@ -1,5 +1,5 @@
-//! Metadata that a copy into an image leaves out: attributes that cannot be read, and records of archives that have no
-//! counterpart. It is counted, and reported once at the end.
+//! Metadata that a copy into an image leaves out: attributes that cannot be read, and records of
+//! archives that have no counterpart. It is counted, and reported once at the end.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! Owner, extended attributes, permissions and times of a copy in an image.
 //!
-//! The owner is set first, because a change of the owner removes capabilities. Extended attributes follow, because
-//! access control lists change the permissions. Times are set last, because every change updates them.
+//! The owner is set first, because a change of the owner removes capabilities. Extended attributes
+//! follow, because access control lists change the permissions. Times are set last, because every
+//! change updates them.
 
 use base::Error;
 use base::attributes::{AttributeChange, FileType, Timestamp, XattrMode};
@@ -84,8 +85,9 @@ pub fn preserve_plain(
     apply(copy, &Preserved::of(original, options), lost, |_, _| Ok(false))
 }
 
-/// Sets the owner, the extended attributes and the permissions of a file on the copy that replaces it, as if it had been
-/// overwritten: without capabilities and set-ID bits. `permissions` takes the place of its own.
+/// Sets the owner, the extended attributes and the permissions of a file on the copy that replaces
+/// it, as if it had been overwritten: without capabilities and set-ID bits. `permissions` takes the
+/// place of its own.
 pub fn take_over(
     replaced: &Node,
     permissions: Option<u16>,
@@ -102,8 +104,9 @@ pub fn take_over(
     set_attributes(copy, &AttributeChange { permissions, ..AttributeChange::default() })
 }
 
-/// Sets the extended attributes of a file in an image on a copy, of those names that `wanted` accepts. Counts those that cannot
-/// be read or set. Without its access control list, the copy must have less `permissions`.
+/// Sets the extended attributes of a file in an image on a copy, of those names that `wanted`
+/// accepts. Counts those that cannot be read or set. Without its access control list, the copy must
+/// have less `permissions`.
 pub fn copy_xattrs(
     original: &Node,
     copy: &Node,
@@ -132,7 +135,8 @@ pub fn describe(name: &[u8]) -> Vec<u8> {
     [b"the attribute ", name].concat()
 }
 
-/// Sets the metadata of a new copy, as [`update`] does. Removes access control lists that it has inherited.
+/// Sets the metadata of a new copy, as [`update`] does. Removes access control lists that it has
+/// inherited.
 pub fn apply(
     copy: &Node,
     preserved: &Preserved,
@@ -143,8 +147,9 @@ pub fn apply(
     update(copy, preserved, lost, set_xattrs)
 }
 
-/// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes, which returns whether it has set an access
-/// control list that decides on the permissions. It gets the permissions, and reduces them if the list cannot be set.
+/// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes, which returns
+/// whether it has set an access control list that decides on the permissions. It gets the
+/// permissions, and reduces them if the list cannot be set.
 pub fn update(
     copy: &Node,
     preserved: &Preserved,
@@ -180,8 +185,9 @@ pub fn update(
     Ok(())
 }
 
-/// Sets one extended attribute. Counts it, and returns false, if the volume cannot have it, or not beside the others of the file.
-/// Reduces `permissions` if it is the access control list. Errors: also `NoSpace` if the volume is full.
+/// Sets one extended attribute. Counts it, and returns false, if the volume cannot have it, or not
+/// beside the others of the file. Reduces `permissions` if it is the access control list. Errors:
+/// also `NoSpace` if the volume is full.
 pub fn set_xattr(
     copy: &Node,
     (name, value): (&[u8], &[u8]),
@@ -206,8 +212,9 @@ pub fn set_xattr(
     Ok(false)
 }
 
-/// Returns whether a volume may have no free space for a value of so many bytes: the blocks for it, and those that say where
-/// it is, beside those that ext4 keeps for the conversion of unwritten extents.
+/// Returns whether a volume may have no free space for a value of so many bytes: the blocks for it,
+/// and those that say where it is, beside those that ext4 keeps for the conversion of unwritten
+/// extents.
 pub fn is_full(copy: &Node, bytes: usize) -> bool {
     /// An inode for the value, a block of its map, and a block of attributes.
     const OTHER_BLOCKS: u64 = 3;

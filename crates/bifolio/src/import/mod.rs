@@ -102,7 +102,8 @@ enum CopyError {
     Image(&'static str, Error),
     /// Another process has replaced the file since its attributes were read.
     Replaced,
-    /// A symbolic link to a directory is at the place of a directory. Its path below the destination.
+    /// A symbolic link to a directory is at the place of a directory. Its path below the
+    /// destination.
     Link(Vec<u8>),
     /// Another error, as text.
     Other(Cow<'static, str>),
@@ -180,7 +181,8 @@ impl<'a> Importer<'a> {
         self.report_left_out(&path, &original, outcome)
     }
 
-    /// Copies all data of `stream`, which is standard input, to the name `name` in `directory`. Reports failures.
+    /// Copies all data of `stream`, which is standard input, to the name `name` in `directory`.
+    /// Reports failures.
     pub fn copy_stream(&mut self, stream: &File, directory: &Arc<Node>, name: &[u8]) -> Result<()> {
         let permissions = 0o666 & !self.writing.umask;
         let lost = Lost { losses: &self.losses, path: name };
@@ -188,7 +190,8 @@ impl<'a> Importer<'a> {
         self.report(Path::new("standard input"), outcome)
     }
 
-    /// Reports the files that were not copied because the image `destination` is full, and metadata that was not copied.
+    /// Reports the files that were not copied because the image `destination` is full, and metadata
+    /// that was not copied.
     pub fn finish(self, destination: &Path) {
         if let Some(failure) = self.left_out.failure(destination.as_os_str().as_bytes()) {
             self.console.report(&failure);
@@ -200,7 +203,8 @@ impl<'a> Importer<'a> {
         report(self.console, from, outcome)
     }
 
-    /// Reports a failed copy. If the image is full, counts the file for the report at the end instead.
+    /// Reports a failed copy. If the image is full, counts the file for the report at the end
+    /// instead.
     fn report_left_out(
         &mut self,
         from: &Path,
@@ -288,7 +292,8 @@ impl<'a> Importer<'a> {
             self.copy_entry(walk, &name, &destination).map_err(CopyError::Fatal)
         });
         self.directories = above;
-        // Also after a signal: the directory is not left with the permissions that it has until it is complete.
+        // Also after a signal: the directory is not left with the permissions that it has until it
+        // is complete.
         let completed = self.complete_directory(walk, from, original, (&copy, is_new));
         ended.and(completed)
     }
@@ -319,8 +324,8 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Returns the directories from the destination down to the directory `name`, and whether that is new. A new directory is
-    /// created with access only for its owner.
+    /// Returns the directories from the destination down to the directory `name`, and whether that
+    /// is new. A new directory is created with access only for its owner.
     fn create_directory(
         &self,
         by: &Credentials,
@@ -390,7 +395,8 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Copies a symbolic link, a device, a pipe or a socket. Preserves its metadata if `xattrs` is set.
+    /// Copies a symbolic link, a device, a pipe or a socket. Preserves its metadata if `xattrs` is
+    /// set.
     fn copy_special(
         &self,
         walk: &mut Walk,
@@ -517,8 +523,8 @@ struct Original<'a> {
     file: Option<File>,
 }
 
-/// Creates a file by calling `make` with its name, or with a temporary name if it replaces an existing file. Removes
-/// the file if `make` fails.
+/// Creates a file by calling `make` with its name, or with a temporary name if it replaces an
+/// existing file. Removes the file if `make` fails.
 fn create_complete(
     volume: &Volume,
     directory: &Arc<Node>,
@@ -538,7 +544,8 @@ fn create_complete(
         if replaced.is_some() {
             let (from, to) = ((directory, made_name), (directory, name));
             volume.rename_in(from, to, RenameFlags::default(), by)?;
-            // If both are names of one file, rename(2) does nothing, and the temporary name is left.
+            // If both are names of one file, rename(2) does nothing, and the temporary name is
+            // left.
             match volume.unlink(directory, made_name, by) {
                 Err(Error::NotFound) => {}
                 removed => removed?,
@@ -581,8 +588,8 @@ fn link_text(link: &[u8]) -> String {
     )
 }
 
-/// Counts the entries `names` of the current directory of `walk` and all below, and the bytes of the files. Skips what cannot
-/// be read.
+/// Counts the entries `names` of the current directory of `walk` and all below, and the bytes of
+/// the files. Skips what cannot be read.
 fn count_inside(walk: &mut Walk, names: Vec<OsString>) -> (u64, u64) {
     let (mut files, mut bytes) = (0, 0);
     let mut levels = vec![names];
@@ -643,8 +650,8 @@ fn set_attributes(node: &Node, change: &AttributeChange) -> Result<(), CopyError
         .map_err(|error| CopyError::Image("cannot set the attributes of the copy", error))
 }
 
-/// Returns the last name of a path of the host. Returns `None` if the path ends in `.` or `..`, which means the
-/// contents of the directory.
+/// Returns the last name of a path of the host. Returns `None` if the path ends in `.` or `..`,
+/// which means the contents of the directory.
 pub fn file_name(path: &OsStr) -> Option<&[u8]> {
     let name = path.as_bytes().rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
     (name != b"." && name != b"..").then_some(name)

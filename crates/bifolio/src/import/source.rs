@@ -17,7 +17,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Opens the file at `path`. Follows symbolic links. Keeps errors for the time when the file is copied.
+    /// Opens the file at `path`. Follows symbolic links. Keeps errors for the time when the file is
+    /// copied.
     pub fn open(path: &Path) -> Self {
         Self { path: path.to_owned(), opened: open_regular(path) }
     }

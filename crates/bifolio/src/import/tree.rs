@@ -1,6 +1,6 @@
-//! Walk of a tree of the host by descriptors. Each entry is looked up in its open directory, and no symbolic link is followed,
-//! so other processes that change the tree meanwhile lead the walk to no file outside of it.
-//! Not here: copying, extended attributes (`xattrs.rs`).
+//! Walk of a tree of the host by descriptors. Each entry is looked up in its open directory, and no
+//! symbolic link is followed, so other processes that change the tree meanwhile lead the walk to no
+//! file outside of it. Not here: copying, extended attributes (`xattrs.rs`).
 //!
 //! The limit of the host for paths bounds the depth.
 
@@ -20,7 +20,8 @@ use super::xattrs::Xattrs;
 
 /// Maximum length of a path in Linux, with the zero at the end.
 const PATH_BYTES_MAX: usize = 4096;
-/// Maximum number of open directories beside the first one. Others are opened again when the walk returns to them.
+/// Maximum number of open directories beside the first one. Others are opened again when the walk
+/// returns to them.
 const OPEN_MAX: usize = 8;
 const LISTING_BYTES: usize = 64 << 10;
 
@@ -91,8 +92,8 @@ impl Walk {
         PathBuf::from(OsString::from_vec(self.path.clone())).join(name)
     }
 
-    /// Finds the entry `name` of the current directory, and opens it if it is a regular file or a directory. Errors:
-    /// [`CopyError::Replaced`] if it is replaced meanwhile, twice.
+    /// Finds the entry `name` of the current directory, and opens it if it is a regular file or a
+    /// directory. Errors: [`CopyError::Replaced`] if it is replaced meanwhile, twice.
     pub fn look(&mut self, name: &OsStr) -> Result<Entry, CopyError> {
         let seen = self.examine(name)?;
         match self.open(name, seen) {
@@ -115,8 +116,8 @@ impl Walk {
         rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(cannot_copy)
     }
 
-    /// Opens the entry `name` of the current directory, which had the attributes `seen`, if it is a regular file or a
-    /// directory.
+    /// Opens the entry `name` of the current directory, which had the attributes `seen`, if it is a
+    /// regular file or a directory.
     pub fn open(&mut self, name: &OsStr, seen: Stat) -> Result<Entry, CopyError> {
         let parent = self.current()?;
         let (stat, opened) = match kind(&seen) {
@@ -181,7 +182,8 @@ impl Walk {
         names
     }
 
-    /// Returns the target of the symbolic link `name` in the current directory, which had the attributes `seen`.
+    /// Returns the target of the symbolic link `name` in the current directory, which had the
+    /// attributes `seen`.
     pub fn read_link(&mut self, name: &OsStr, seen: &Stat) -> Result<Vec<u8>, CopyError> {
         let target = rustix::fs::readlinkat(self.current()?, name, Vec::new());
         let is_same = Identity::of(&self.examine(name)?) == Identity::of(seen);
@@ -192,8 +194,8 @@ impl Walk {
         }
     }
 
-    /// Returns the extended attributes of the entry `name` of the current directory, which had the attributes `seen` and is not
-    /// open.
+    /// Returns the extended attributes of the entry `name` of the current directory, which had the
+    /// attributes `seen` and is not open.
     pub fn xattrs_of(&mut self, name: &OsStr, seen: &Stat) -> Result<Xattrs<'static>, CopyError> {
         let path = self.path_of(name);
         let directory = (!self.levels.is_empty()).then(|| self.current()).transpose()?;
@@ -205,7 +207,8 @@ impl Walk {
         Ok(Xattrs::Open(self.current()?))
     }
 
-    /// Returns the current directory. If it was closed, names lead to it from the nearest one above that is open.
+    /// Returns the current directory. If it was closed, names lead to it from the nearest one above
+    /// that is open.
     fn current(&mut self) -> Result<BorrowedFd<'_>, CopyError> {
         let is_open = |level: &Level| level.opened.is_some();
         if !self.levels.last().is_none_or(is_open) {
@@ -242,8 +245,8 @@ fn open_directory(
     open_as(parent, name, OFlags::DIRECTORY, expected, "cannot read")
 }
 
-/// Opens the file `name` for reading. Does not follow symbolic links. Errors: it is not the `expected` file, or the action
-/// `action` failed.
+/// Opens the file `name` for reading. Does not follow symbolic links. Errors: it is not the
+/// `expected` file, or the action `action` failed.
 fn open_as(
     parent: BorrowedFd<'_>,
     name: &OsStr,
@@ -301,7 +304,8 @@ mod tests {
         Ok(())
     }
 
-    /// Checks that what replaces an entry after its attributes were read is not opened, and is found by the next look.
+    /// Checks that what replaces an entry after its attributes were read is not opened, and is
+    /// found by the next look.
     #[track_caller]
     fn check_replaced(replace: &str) {
         let script = "echo public > file; mkdir dir; echo public > dir/file; mkfifo pipe

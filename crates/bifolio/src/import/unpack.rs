@@ -1,5 +1,5 @@
-//! Unpacking of archives into an image. Names are relative to one directory: symbolic links are not followed unless an option
-//! asks for it (`tree/links.rs`), and names with `..` are refused.
+//! Unpacking of archives into an image. Names are relative to one directory: symbolic links are not
+//! followed unless an option asks for it (`tree/links.rs`), and names with `..` are refused.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -33,8 +33,9 @@ use crate::tree::links::{self, LINKS_MAX, Leads};
 /// Permissions of directories that are not in the archive.
 const DIRECTORY_PERMISSIONS: u16 = 0o755;
 
-/// Maximum size of a member's path. An extended header has 16 times as much, and each level takes memory: [`Unpacker`] keeps the
-/// directories on the way to a member. Paths of system calls have 4096 bytes at most.
+/// Maximum size of a member's path. An extended header has 16 times as much, and each level takes
+/// memory: [`Unpacker`] keeps the directories on the way to a member. Paths of system calls have
+/// 4096 bytes at most.
 const PATH_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of bytes of a path that is too long in its message.
 const SHOWN_BYTES_MAX: usize = 255;
@@ -68,12 +69,14 @@ pub struct Unpacker<'a> {
     left_out: LeftOut,
     /// The paths of members that were not unpacked. Hard links to them are not unpacked, either.
     left_out_paths: HashSet<Vec<u8>>,
-    /// The directories that were removed since `directories` got them. Others may have their numbers.
+    /// The directories that were removed since `directories` got them. Others may have their
+    /// numbers.
     removed: HashSet<InodeNumber>,
     /// What was unpacked to casefolded directories.
     casefolded: Casefolded,
     losses: Losses,
-    /// The symbolic links that were not followed, and the number of members that were not unpacked for each but the first one.
+    /// The symbolic links that were not followed, and the number of members that were not unpacked
+    /// for each but the first one.
     links: BTreeMap<Vec<u8>, u64>,
     whiteouts: Whiteouts,
     accounts: Accounts,
@@ -106,8 +109,8 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Unpacks all members of the archive `input`, which is at `name`, to `image`. Reports members that fail. Errors:
-    /// the archive cannot be read.
+    /// Unpacks all members of the archive `input`, which is at `name`, to `image`. Reports members
+    /// that fail. Errors: the archive cannot be read.
     pub fn unpack(mut self, name: &Path, input: impl Read, image: &Path) -> Result<()> {
         let outcome = self.unpack_all(name, input);
         if let Some(failure) = self.left_out.failure(image.as_os_str().as_bytes()) {
@@ -129,7 +132,8 @@ impl<'a> Unpacker<'a> {
         let mut archive = ArchiveReader::new(Interruptible { input, writing: self.writing });
         let read = self.unpack_members(name, &mut archive);
         let directories = std::mem::take(&mut self.directories);
-        // Also after a signal: directories are not left with the permissions that they have until they are complete.
+        // Also after a signal: directories are not left with the permissions that they have until
+        // they are complete.
         directories.for_each(|directory| {
             if self.removed.contains(&directory.number) {
                 return Ok(());
@@ -212,7 +216,8 @@ impl<'a> Unpacker<'a> {
         self.console.report(&Failure::new(name, text).advise(advice));
     }
 
-    /// Adds the access control lists in text to the extended attributes of a member, unless these have lists.
+    /// Adds the access control lists in text to the extended attributes of a member, unless these
+    /// have lists.
     fn take_acls(&mut self, member: &mut Member) -> Result<()> {
         let texts = std::mem::take(&mut member.text_acls);
         for (text, (attribute, _)) in texts.into_iter().zip(acl::ATTRIBUTES) {
@@ -272,8 +277,8 @@ impl<'a> Unpacker<'a> {
         report(self.console, Path::new(OsStr::from_bytes(path)), outcome)
     }
 
-    /// Reports a member that was not unpacked. If the image is full, counts the member for the report at the end
-    /// instead.
+    /// Reports a member that was not unpacked. If the image is full, counts the member for the
+    /// report at the end instead.
     fn report_left_out(&mut self, member: &Member, outcome: Result<(), CopyError>) -> Result<()> {
         let (action, error) = match (&outcome, &member.kind) {
             (Err(CopyError::Image(action, error @ (Error::NoSpace | Error::NoInodes))), _) => {
@@ -429,8 +434,9 @@ impl<'a> Unpacker<'a> {
         Ok(())
     }
 
-    /// Removes an existing file of which a member makes a directory, or an empty directory of which it makes a file, as tar(1)
-    /// does. Errors: the file is an earlier member with a name that differs in case; it is a symbolic link to a directory, and links are not kept.
+    /// Removes an existing file of which a member makes a directory, or an empty directory of which
+    /// it makes a file, as tar(1) does. Errors: the file is an earlier member with a name that
+    /// differs in case; it is a symbolic link to a directory, and links are not kept.
     fn prepare(
         &mut self,
         member: &Member,
@@ -472,7 +478,8 @@ impl<'a> Unpacker<'a> {
         Ok(Existing::Other)
     }
 
-    /// Returns the components of a path of the archive after --strip-components. `None` if none are left.
+    /// Returns the components of a path of the archive after --strip-components. `None` if none are
+    /// left.
     fn names<'p>(&self, path: &'p [u8]) -> Result<Option<Vec<&'p [u8]>>, CopyError> {
         let names: Vec<_> =
             path.split(|&byte| byte == b'/').filter(|name| !matches!(name, [] | [b'.'])).collect();
@@ -485,7 +492,8 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Returns the directories from the destination down to this path. Creates missing ones if `create` is set.
+    /// Returns the directories from the destination down to this path. Creates missing ones if
+    /// `create` is set.
     fn directories_at(&self, names: &[&[u8]], create: bool) -> Result<Vec<Arc<Node>>, CopyError> {
         let mut directories = vec![Arc::clone(&self.root)];
         let mut links_left = LINKS_MAX;
@@ -523,8 +531,8 @@ impl<'a> Unpacker<'a> {
         Ok(directories)
     }
 
-    /// Returns the file that a hard link is a further name of. `None` if it is missing, but the member has its data. Errors: there
-    /// is no such file.
+    /// Returns the file that a hard link is a further name of. `None` if it is missing, but the
+    /// member has its data. Errors: there is no such file.
     fn linked(&self, member: &Member, path: &[u8]) -> Result<Option<Arc<Node>>, CopyError> {
         match self.node_at(path) {
             Err(CopyError::Image(_, Error::NotFound)) if member.size > 0 => Ok(None),
@@ -534,7 +542,8 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Writes the data of a hard link, and sets its metadata: the earlier members of the file may have none.
+    /// Writes the data of a hard link, and sets its metadata: the earlier members of the file may
+    /// have none.
     fn write_linked<R: Read>(
         &self,
         member: &Member,
@@ -575,7 +584,8 @@ fn owner_of(member: &Member) -> Credentials {
     Credentials { uid: member.uid, gid: member.gid, ..Credentials::ROOT }
 }
 
-/// Returns the failure of a member with a path that is too long, or with that of a hard link's target.
+/// Returns the failure of a member with a path that is too long, or with that of a hard link's
+/// target.
 fn too_long(member: &Member) -> Option<Failure> {
     let target = match &member.kind {
         Kind::HardLink(target) => &target[..],

@@ -1,4 +1,5 @@
-//! Whiteouts of layers (OCI image specification) that an archive has, which are not unpacked as files.
+//! Whiteouts of layers (OCI image specification) that an archive has, which are not unpacked as
+//! files.
 
 use std::path::Path;
 
@@ -37,7 +38,8 @@ impl Whiteouts {
         true
     }
 
-    /// Returns the failure to unpack all of the archive at `archive`. `None` if there were no such members.
+    /// Returns the failure to unpack all of the archive at `archive`. `None` if there were no such
+    /// members.
     pub fn failure(&self, archive: &Path) -> Option<Failure> {
         let plural = |count: u64| if count == 1 { "" } else { "s" };
         let whiteouts = || format!("{} whiteout{}", self.whiteouts, plural(self.whiteouts));

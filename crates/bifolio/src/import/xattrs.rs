@@ -34,7 +34,8 @@ pub enum Xattrs<'a> {
 }
 
 impl Xattrs<'_> {
-    /// Returns those of the file `name` in the open `directory`. Without /proc, or a directory, the file is found by `path`.
+    /// Returns those of the file `name` in the open `directory`. Without /proc, or a directory, the
+    /// file is found by `path`.
     pub fn of_entry(
         directory: Option<BorrowedFd<'_>>,
         name: &OsStr,
@@ -47,8 +48,8 @@ impl Xattrs<'_> {
         Self::Closed { path: open.unwrap_or(path), expected }
     }
 
-    /// Calls `set` with the name and value of each. Counts those that cannot be read. Errors: those of `set`;
-    /// [`CopyError::Replaced`] if there is another file now, to which they may belong.
+    /// Calls `set` with the name and value of each. Counts those that cannot be read. Errors: those
+    /// of `set`; [`CopyError::Replaced`] if there is another file now, to which they may belong.
     pub fn for_each(
         &self,
         lost: Lost<'_>,

@@ -6,8 +6,9 @@ use vfs::DefaultOptions;
 
 use super::table::{self, Disposition};
 
-/// Returns a warning that names the default options of a volume that have no effect, and are not those of the table that change
-/// nothing. `given` are the names of options of the command line, which override them.
+/// Returns a warning that names the default options of a volume that have no effect, and are not
+/// those of the table that change nothing. `given` are the names of options of the command line,
+/// which override them.
 pub fn warning(defaults: &DefaultOptions, given: &[String]) -> Option<String> {
     let is_without_effect = |option: &&String| {
         let (name, value) = split_option(option);

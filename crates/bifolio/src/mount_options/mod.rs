@@ -1,5 +1,5 @@
-//! Parser of the `-o` list of `bifolio mount`. Not here: which options there are (`table`), and options of the transport
-//! (`fuse::MountOptions`).
+//! Parser of the `-o` list of `bifolio mount`. Not here: which options there are (`table`), and
+//! options of the transport (`fuse::MountOptions`).
 
 pub mod defaults;
 mod ext4;

@@ -1,9 +1,10 @@
-//! The table of mount options: those of Linux's ext4 and f2fs, of mount(8) and fstab, and of bifolio, with what becomes of
-//! each. The parser, the help and the manual page are made from it. Not here: the values of options that are honoured.
+//! The table of mount options: those of Linux's ext4 and f2fs, of mount(8) and fstab, and of
+//! bifolio, with what becomes of each. The parser, the help and the manual page are made from it.
+//! Not here: the values of options that are honoured.
 //!
-//! An option is written as in the manual: `name`, `name=VALUE` for any value, `name=N` for a number, `name=1..5` for one of
-//! these numbers, `name=one|two` for one of these words, `name[=VALUE]` if the value can be left out, and `name*` for all options
-//! that begin so.
+//! An option is written as in the manual: `name`, `name=VALUE` for any value, `name=N` for a
+//! number, `name=1..5` for one of these numbers, `name=one|two` for one of these words,
+//! `name[=VALUE]` if the value can be left out, and `name*` for all options that begin so.
 
 use super::{ext4, f2fs, generic};
 
@@ -88,7 +89,8 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
     [generic::ROWS, ext4::ROWS, f2fs::ROWS].into_iter().flatten()
 }
 
-/// Looks an option up. A value that no row has is left to the parser of the option if one honours the name.
+/// Looks an option up. A value that no row has is left to the parser of the option if one honours
+/// the name.
 pub fn find(name: &str, value: Option<&str>) -> Result<Found, NotFound> {
     let mut others = Vec::new();
     let mut honoured = None;
@@ -177,8 +179,8 @@ fn is_within(value: &str, first: &str, last: &str) -> bool {
 /// The width of a line of the help.
 const WIDTH: usize = 78;
 
-/// Returns the part of the help about options that are not described elsewhere in it. Its lines are indented, because man pages join
-/// lines that are not indented.
+/// Returns the part of the help about options that are not described elsewhere in it. Its lines are
+/// indented, because man pages join lines that are not indented.
 pub fn help() -> String {
     let mut text = String::new();
     let is_accepted = |row: &&Row| matches!(row.disposition, Disposition::Accepted(_));

@@ -1,5 +1,5 @@
-//! Users and groups of an image, by the files /etc/passwd and /etc/group in it. Names of the host are not used: its users are not
-//! those of the image.
+//! Users and groups of an image, by the files /etc/passwd and /etc/group in it. Names of the host
+//! are not used: its users are not those of the image.
 
 use std::str::FromStr;
 
@@ -57,7 +57,8 @@ impl Account {
         self.number(volume, |name| Name::Group(name.into()), "group", "-g")
     }
 
-    /// Returns the number of the group that this user has in /etc/passwd. Errors: `volume` has no user with the name.
+    /// Returns the number of the group that this user has in /etc/passwd. Errors: `volume` has no
+    /// user with the name.
     pub fn login_group(&self, volume: &Volume) -> Result<u32> {
         let mut accounts = Accounts::default();
         accounts.update(volume);
@@ -134,7 +135,8 @@ impl Accounts {
         }
     }
 
-    /// Returns the number of a user or group. `None` if there was none with the name at the last update.
+    /// Returns the number of a user or group. `None` if there was none with the name at the last
+    /// update.
     pub fn number(&self, name: &Name) -> Option<u32> {
         let (read, name) = match name {
             Name::User(name) => (&self.users, name),
@@ -164,12 +166,13 @@ fn update(read: &mut Option<Read>, volume: &Volume, path: &[u8]) -> Result<(), E
     Ok(())
 }
 
-/// The lines of a file in the form of /etc/passwd, sorted by their names. An index takes less memory than a map of names, of which
-/// [`BYTES_MAX`] can have millions.
+/// The lines of a file in the form of /etc/passwd, sorted by their names. An index takes less
+/// memory than a map of names, of which [`BYTES_MAX`] can have millions.
 #[derive(Debug, Default)]
 struct Lines {
     contents: Vec<u8>,
-    /// Where the lines that have a number begin. Among lines of one name, only the first one is used.
+    /// Where the lines that have a number begin. Among lines of one name, only the first one is
+    /// used.
     starts: Vec<u32>,
 }
 

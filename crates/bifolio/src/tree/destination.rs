@@ -21,8 +21,8 @@ const PERMISSIONS: u16 = 0o666;
 /// The message for a path that ends in `/`, `.` or `..`.
 pub const NO_NAME: &str = "does not end in the name of a file or directory";
 
-/// Returns the failure of a destination that several sources need as a directory, if it is none: `no_directory` does not take
-/// it for one, it has another type, or it does not exist.
+/// Returns the failure of a destination that several sources need as a directory, if it is none:
+/// `no_directory` does not take it for one, it has another type, or it does not exist.
 pub fn refuse_several(destination: impl Subject, no_directory: bool, exists: bool) -> Failure {
     if no_directory {
         return Failure::new("--no-target-directory", "applies only to a single source").usage();
@@ -39,7 +39,8 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Removes the file after something else has failed, which is what is reported, also if this fails.
+    /// Removes the file after something else has failed, which is what is reported, also if this
+    /// fails.
     pub fn remove(&self, volume: &Volume) {
         let _ = volume.unlink(&self.directory, &self.name, &Credentials::ROOT);
     }
@@ -68,7 +69,8 @@ impl Target {
         Ok(NewFile { node, directory, name })
     }
 
-    /// Returns the path at which a file is missing: this one, or that to which symbolic links at its end lead.
+    /// Returns the path at which a file is missing: this one, or that to which symbolic links at
+    /// its end lead.
     fn missing_file(&self, volume: &Volume) -> Result<Self> {
         let failure = |error| Failure::library(self, &error);
         let mut path = self.path.clone();
@@ -91,8 +93,9 @@ impl Target {
         Err(failure(Error::SymlinkLoop))
     }
 
-    /// Returns whether `count` sources go into the target: it is a directory, or a symbolic link to one, and `no_directory` does
-    /// not take it for the new name. Fails for several sources otherwise.
+    /// Returns whether `count` sources go into the target: it is a directory, or a symbolic link to
+    /// one, and `no_directory` does not take it for the new name. Fails for several sources
+    /// otherwise.
     pub fn takes_sources(&self, volume: &Volume, no_directory: bool, count: usize) -> Result<bool> {
         let kind = if no_directory { None } else { self.kind(volume)? };
         let is_directory = kind == Some(FileType::Directory);
@@ -130,8 +133,8 @@ impl Target {
         }
     }
 
-    /// Refuses a destination in another image, and a source that is named by its number: the number of a damaged or reserved
-    /// inode would be recorded as an error of the volume.
+    /// Refuses a destination in another image, and a source that is named by its number: the number
+    /// of a damaged or reserved inode would be recorded as an error of the volume.
     pub fn require_same_image(&self, destination: &Self) -> Result<()> {
         self.refuse_inode_number()?;
         let identity = |target: &Self| {
@@ -144,7 +147,8 @@ impl Target {
         Err(Failure::new(destination, "is not in the same image as the source").usage())
     }
 
-    /// Calls `make` with temporary paths in the target's directory until one does not exist. Returns that path.
+    /// Calls `make` with temporary paths in the target's directory until one does not exist.
+    /// Returns that path.
     pub fn temporary_sibling(
         &self,
         mut make: impl FnMut(&[u8]) -> Result<(), Error>,

@@ -10,9 +10,11 @@ use vfs::{Node, Volume};
 /// The warning about a directory of which [`read_sorted`] returned only the first entries.
 pub const SORTED_IN_PARTS: &str =
     "there are too many entries to sort them together: they are sorted in parts";
-/// The number of entries that a command with sorted output keeps in memory, for all directories that it is in.
+/// The number of entries that a command with sorted output keeps in memory, for all directories
+/// that it is in.
 const SORTED_ENTRIES_MAX: usize = 2 << 20;
-/// Minimum number of entries that are read at a time, even if [`SORTED_ENTRIES_MAX`] entries are in memory.
+/// Minimum number of entries that are read at a time, even if [`SORTED_ENTRIES_MAX`] entries are in
+/// memory.
 const SORTED_ENTRIES_MIN: usize = 64;
 
 /// An entry of a directory.
@@ -34,8 +36,8 @@ impl Entry {
         matches!(self.name.as_slice(), b"." | b"..")
     }
 
-    /// Returns whether the entry is a subdirectory. Loads the node if the directory does not record types. False if this
-    /// fails.
+    /// Returns whether the entry is a subdirectory. Loads the node if the directory does not record
+    /// types. False if this fails.
     pub fn is_subdirectory(&self, volume: &Volume) -> bool {
         let is_directory = |kind| kind == FileType::Directory;
         let recorded = self.kind.map(is_directory);
@@ -56,7 +58,8 @@ impl Entry {
 pub struct Batch {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// The cursor of the next batch. `None` at the end of the directory. An error if the rest cannot be read.
+    /// The cursor of the next batch. `None` at the end of the directory. An error if the rest
+    /// cannot be read.
     pub next: Result<Option<DirCursor>, Error>,
 }
 
@@ -95,9 +98,10 @@ pub fn node(volume: &Volume, entry: &Entry) -> Result<Arc<Node>, Error> {
     volume.entry_node(entry.directory, entry.inode)
 }
 
-/// Reads entries of `directory` from `from` on, and sorts them by the bytes of their names. `kept` is the number of entries
-/// that the caller keeps in memory. Returns all entries, or those that half of the remaining room is enough for: a directory
-/// in a small image may repeat its blocks, and have as many entries as fit into the volume.
+/// Reads entries of `directory` from `from` on, and sorts them by the bytes of their names. `kept`
+/// is the number of entries that the caller keeps in memory. Returns all entries, or those that
+/// half of the remaining room is enough for: a directory in a small image may repeat its blocks,
+/// and have as many entries as fit into the volume.
 pub fn read_sorted(directory: &Node, from: DirCursor, kept: usize) -> Batch {
     let entries_max = (SORTED_ENTRIES_MAX.saturating_sub(kept) / 2).max(SORTED_ENTRIES_MIN);
     let mut batch = read_batch(directory, from, entries_max);

@@ -1,7 +1,9 @@
-//! Symbolic links of an image below one directory. A copy never replaces a link to a directory by a directory, and follows it only on
-//! request; neither a copy nor the restoration of attributes follows links out of their directory.
+//! Symbolic links of an image below one directory. A copy never replaces a link to a directory by a
+//! directory, and follows it only on request; neither a copy nor the restoration of attributes
+//! follows links out of their directory.
 //!
-//! As in a chroot, the targets of absolute links begin at that directory: it is often the root of a system.
+//! As in a chroot, the targets of absolute links begin at that directory: it is often the root of a
+//! system.
 
 use std::sync::Arc;
 
@@ -36,8 +38,8 @@ pub enum Found {
     Outside,
 }
 
-/// Returns what is at the path `names` below `top`. Follows symbolic links on the way, and at its end if `last` says so. The caller
-/// has refused `..`.
+/// Returns what is at the path `names` below `top`. Follows symbolic links on the way, and at its
+/// end if `last` says so. The caller has refused `..`.
 pub fn resolve(
     volume: &Volume,
     top: &Arc<Node>,
@@ -70,8 +72,8 @@ pub fn resolve(
     Ok(Found::File(directories.pop().unwrap_or_else(|| Arc::clone(top))))
 }
 
-/// Returns where `link` leads, which is in the last one of `directories`. The first one is the top. Takes the links on the way from
-/// `links_left`.
+/// Returns where `link` leads, which is in the last one of `directories`. The first one is the top.
+/// Takes the links on the way from `links_left`.
 pub fn follow(
     volume: &Volume,
     directories: &[Arc<Node>],
@@ -112,7 +114,8 @@ enum Stop {
     Missing,
 }
 
-/// Walks down `names`, which are in reverse, from the last one of the directories `at`, up to the next symbolic link.
+/// Walks down `names`, which are in reverse, from the last one of the directories `at`, up to the
+/// next symbolic link.
 fn walk(
     volume: &Volume,
     is_whole: bool,
@@ -144,7 +147,8 @@ fn walk(
     Ok(Stop::At(None))
 }
 
-/// Adds the names of a link's target. Returns the target if it is absolute; then, it begins at the first of the directories.
+/// Adds the names of a link's target. Returns the target if it is absolute; then, it begins at the
+/// first of the directories.
 fn begin(target: &[u8], at: &mut Vec<Arc<Node>>, names: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
     let parts = target.split(|&byte| byte == b'/').rev();
     names.extend(parts.filter(|name| !matches!(name, [] | [b'.'])).map(<[u8]>::to_vec));
@@ -155,8 +159,8 @@ fn begin(target: &[u8], at: &mut Vec<Arc<Node>>, names: &mut Vec<Vec<u8>>) -> Op
     is_absolute.then(|| target.to_vec())
 }
 
-/// Returns where a link leads that does not lead to a file below the top: out of it, if its absolute target is a directory of the
-/// image.
+/// Returns where a link leads that does not lead to a file below the top: out of it, if its
+/// absolute target is a directory of the image.
 fn nowhere(volume: &Volume, absolute: Option<Vec<u8>>) -> Result<Leads, Error> {
     let Some(path) = absolute else { return Ok(Leads::Nowhere) };
     match volume.resolve(&path, Follow::Yes) {

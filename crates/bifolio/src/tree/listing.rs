@@ -40,7 +40,8 @@ impl Columns {
         format!("{inode:>width$} ", inode = inode.0, width = self.inode)
     }
 
-    /// Formats the part of a line before the name, followed by a space. `has_acl` is `None` if that cannot be read.
+    /// Formats the part of a line before the name, followed by a space. `has_acl` is `None` if that
+    /// cannot be read.
     pub fn long(&self, attributes: &Attributes, has_acl: Option<bool>) -> String {
         format!(
             "{mode}{acl} {links:>links_width$} {uid:<uid_width$} {gid:<gid_width$} \

@@ -1,4 +1,5 @@
-//! Application of one change to a file, or to all files of a tree. Not here: the change (`chmod`, `chown`).
+//! Application of one change to a file, or to all files of a tree. Not here: the change (`chmod`,
+//! `chown`).
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::images::target::Target;
 use crate::images::writing::Writing;
 use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
-/// Calls `change` for `node`, which is at the path of `target`. If `recursive`, also calls it for all nodes below.
-/// Reports errors as failures of `action`.
+/// Calls `change` for `node`, which is at the path of `target`. If `recursive`, also calls it for
+/// all nodes below. Reports errors as failures of `action`.
 pub fn change(
     (target, volume): (&Target, &Volume),
     node: Arc<Node>,

@@ -1,8 +1,9 @@
 //! Depth-first walk through a tree in an image, without recursion. Not here: the visitors.
 //!
-//! Bounds, for any image: each directory is entered once (a second name of a directory is reported as corruption, so
-//! loops end); paths longer than [`PATH_BYTES_MAX`] are not entered; and the number of entries in memory has a limit: about
-//! [`ENTRIES_MAX`] in the order of inodes, and that of `directory::read_sorted` in the order of names.
+//! Bounds, for any image: each directory is entered once (a second name of a directory is reported
+//! as corruption, so loops end); paths longer than [`PATH_BYTES_MAX`] are not entered; and the
+//! number of entries in memory has a limit: about [`ENTRIES_MAX`] in the order of inodes, and that
+//! of `directory::read_sorted` in the order of names.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -17,10 +18,12 @@ use crate::tree::directory::{self, Batch, Entry};
 /// Maximum length of a path. Equal to the longest path that the library resolves.
 pub const PATH_BYTES_MAX: usize = 64 * 1024;
 
-/// Number of entries that a walk in the order of inodes keeps in memory, for all directories that it is in. A larger
-/// number sorts more of a large directory at once, so that each block of inodes is read and changed fewer times.
+/// Number of entries that a walk in the order of inodes keeps in memory, for all directories that
+/// it is in. A larger number sorts more of a large directory at once, so that each block of inodes
+/// is read and changed fewer times.
 const ENTRIES_MAX: usize = 256 << 10;
-/// Minimum number of entries that are read at a time, even if [`ENTRIES_MAX`] entries are in memory.
+/// Minimum number of entries that are read at a time, even if [`ENTRIES_MAX`] entries are in
+/// memory.
 const ENTRIES_MIN: usize = 64;
 
 /// A node that the walk visits.
@@ -51,7 +54,8 @@ pub enum Flow {
 
 /// Callbacks of a walk.
 pub trait Visitor {
-    /// Called for each entry before its node is loaded. After [`Flow::Skip`], the walk continues without the node.
+    /// Called for each entry before its node is loaded. After [`Flow::Skip`], the walk continues
+    /// without the node.
     fn meet(&mut self, path: &[u8], entry: &Entry) -> Result<Flow> {
         let _ = (path, entry);
         Ok(Flow::Enter)
@@ -68,14 +72,16 @@ pub trait Visitor {
         let _ = path;
     }
 
-    /// Called if `path`, or a part of the directory at `path`, cannot be read. The walk continues after it.
+    /// Called if `path`, or a part of the directory at `path`, cannot be read. The walk continues
+    /// after it.
     fn failed(&mut self, path: &[u8], error: &Error) -> Result<()>;
 }
 
 /// Order of the entries of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// By inode number, which is close to the order on the device. Large directories are sorted in batches.
+    /// By inode number, which is close to the order on the device. Large directories are sorted in
+    /// batches.
     Inode,
     /// By the bytes of the names. Directories that are too large are sorted in parts.
     Sorted {
@@ -136,8 +142,8 @@ struct Frame {
 }
 
 impl Walk<'_> {
-    /// Visits the next entry of the innermost directory, or leaves the directory after its last entry. Returns false
-    /// to end the walk.
+    /// Visits the next entry of the innermost directory, or leaves the directory after its last
+    /// entry. Returns false to end the walk.
     fn advance(&mut self, depth: usize, visitor: &mut impl Visitor) -> Result<bool> {
         let Some(entry) = self.next_entry(visitor)? else {
             if let Some(frame) = self.frames.pop() {

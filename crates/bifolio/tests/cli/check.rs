@@ -15,7 +15,8 @@ const GROUPS: usize = 4096;
 /// The bytes of a group descriptor.
 const DESCRIPTOR: usize = 64;
 
-/// Returns an image whose groups are all damaged, except for the first one: more findings than fit in a pipe.
+/// Returns an image whose groups are all damaged, except for the first one: more findings than fit
+/// in a pipe.
 fn damaged() -> Image {
     let image = Image::empty();
     let recipe = Mke2fs::new("ext4", 1024).with("-O 64bit,^has_journal,^resize_inode");
@@ -181,7 +182,7 @@ fn findings_of_f2fs_name_the_paths_of_inodes_and_entries() {
     run(Command::new("mkfs.f2fs").args(["-q", "-t", "0"]).arg(&image.path));
     run(Command::new("sload.f2fs").arg("-f").arg(folder.join("source")).arg(&image.path));
     let mut bytes = std::fs::read(&image.path).unwrap();
-    // The inode has the length of its name at byte 88, then its name, and the link count at byte 12.
+    // The inode has the link count at byte 12, the length of its name at byte 88, then its name.
     let mut inodes = bytes
         .chunks_exact_mut(4096)
         .filter(|block| block[88..].starts_with(b"\x0b\0\0\0unique-name"));

@@ -1,5 +1,6 @@
-//! Images that are not whole volumes: Android sparse images, which are read as they are; other containers and contents, which are
-//! refused with the next step; and images that have lost their end or their beginning.
+//! Images that are not whole volumes: Android sparse images, which are read as they are; other
+//! containers and contents, which are refused with the next step; and images that have lost their
+//! end or their beginning.
 
 use crate::support;
 use std::fs;
@@ -175,7 +176,8 @@ fn a_raw_image_that_begins_like_a_container_opens() {
     let beginnings: [&[u8]; 4] = [
         &[0x1f, 0x8b, 0x08],
         b"QFI\xfb",
-        // The magic number of a sparse image, alone and with a valid header for one block without a chunk.
+        // The magic number of a sparse image, alone and with a valid header for one block without a
+        // chunk.
         &[0x3a, 0xff, 0x26, 0xed],
         &[
             0x3a, 0xff, 0x26, 0xed, 1, 0, 0, 0, 28, 0, 12, 0, 0, 16, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0,
@@ -256,7 +258,8 @@ fn write_at(path: &Path, size: u64, at: u64, bytes: &[u8]) {
 /// Metadata of md 1.0, as far as they are looked at.
 const MD_1_0: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0];
 
-/// Metadata at the end of a device: a distance from its end, the bytes, and the name of what the device is a member of.
+/// Metadata at the end of a device: a distance from its end, the bytes, and the name of what the
+/// device is a member of.
 fn memberships(end: u64) -> Vec<(u64, Vec<u8>, &'static str)> {
     let drbd = |magic: u32| [&[0; 60], &magic.to_be_bytes()[..]].concat();
     let old = (end & !0xffff) - 0x1_0000;
@@ -281,7 +284,8 @@ fn memberships(end: u64) -> Vec<(u64, Vec<u8>, &'static str)> {
     ]
 }
 
-/// A mirror with its superblock at the end has a file system at its beginning, which Linux mounts only as a part of the mirror.
+/// A mirror with its superblock at the end has a file system at its beginning, which Linux mounts
+/// only as a part of the mirror.
 #[test]
 fn a_member_of_a_raid_or_of_drbd_is_read_but_not_written() {
     for format in ["ext4", "f2fs"] {
@@ -477,8 +481,8 @@ fn last_file(image: &str, names: &[String]) -> (String, std::ops::Range<u64>) {
     ranges.max_by_key(|(_, range)| range.start).expect("a file")
 }
 
-/// Cuts the end of an image off, in the middle of the file with the highest place. What is left must be read with
-/// `--incomplete`, and with that only.
+/// Cuts the end of an image off, in the middle of the file with the highest place. What is left
+/// must be read with `--incomplete`, and with that only.
 fn check_cut(image: &Image, options: &[&str], start: u64) {
     let (folder, path) = (image.folder.path(), image.beside("cut").display().to_string());
     let names: Vec<String> = (0..8).map(|number| format!("f{number}")).collect();
@@ -591,8 +595,8 @@ fn a_partition_that_is_larger_than_the_disk_is_read_as_far_as_it_goes() {
     assert!(info.contains("partition entry"), "{info}");
 }
 
-/// Makes an image of files with their numbers, and zeroes the first MiB. Prints a number and its inode, of a file that was not
-/// there.
+/// Makes an image of files with their numbers, and zeroes the first MiB. Prints a number and its
+/// inode, of a file that was not there.
 const BEHEADED: &str = r#"
     rm -rf source image; mkdir source; truncate -s SIZE image
     for i in $(seq 300); do (yes $i || true) | head -c 30000 > source/$i; done

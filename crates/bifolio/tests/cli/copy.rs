@@ -1,5 +1,5 @@
-//! `bifolio cp` out of an image: copies equal the originals as the kernel shows them, and files outside of the
-//! destination are not changed.
+//! `bifolio cp` out of an image: copies equal the originals as the kernel shows them, and files
+//! outside of the destination are not changed.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};

@@ -1,5 +1,5 @@
-//! `bifolio cp` out of a stranger's image: nothing gets rights on the host, nothing is lost without a word, and the size
-//! of the copy is watched.
+//! `bifolio cp` out of a stranger's image: nothing gets rights on the host, nothing is lost without
+//! a word, and the size of the copy is watched.
 
 use std::fs::{self, File};
 use std::mem::MaybeUninit;
@@ -170,8 +170,9 @@ fn a_copy_that_is_much_larger_than_the_image_warns() {
     assert_eq!(text, "");
 }
 
-/// Renames root's files `secret-N` to each name that appears in the directory `home`, as its owner, until `stop` is set. Sends a
-/// message once it watches the directory. Returns the numbers of names that it saw, and of renamed files.
+/// Renames root's files `secret-N` to each name that appears in the directory `home`, as its owner,
+/// until `stop` is set. Sends a message once it watches the directory. Returns the numbers of names
+/// that it saw, and of renamed files.
 fn rename_secrets(home: &Path, watching: &Sender<()>, stop: &AtomicBool) -> [u32; 2] {
     let folder = must(File::open(home), "home");
     let events = must(inotify::init(inotify::CreateFlags::NONBLOCK), "inotify");
@@ -195,8 +196,9 @@ fn rename_secrets(home: &Path, watching: &Sender<()>, stop: &AtomicBool) -> [u32
     [seen, renamed]
 }
 
-/// Copies out of an image with the files that `fill` creates, to a directory whose owner renames root's files meanwhile, which
-/// `secrets` creates. Tries it several times. `lost` prints root's files that have another owner. There must be none.
+/// Copies out of an image with the files that `fill` creates, to a directory whose owner renames
+/// root's files meanwhile, which `secrets` creates. Tries it several times. `lost` prints root's
+/// files that have another owner. There must be none.
 #[track_caller]
 fn check_renaming_owner(fill: &str, secrets: &str, lost: &str) {
     let image = Image::from_script("ext4", 4096, fill);

@@ -1,4 +1,5 @@
-//! Damaged volumes, and journals that need recovery: what commands show of them, and what they advise.
+//! Damaged volumes, and journals that need recovery: what commands show of them, and what they
+//! advise.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -59,7 +59,8 @@ fn fragmented_files_become_contiguous_and_keep_their_contents() {
         assert!(line.is_some_and(|line| line.contains(why)), "{said}");
     }
     assert!(said.lines().last().unwrap().contains(" 2 moved, 2 skipped"), "{said}");
-    // Data with holes in between counts as one piece. How many pieces there were depends on the kernel.
+    // Data with holes in between counts as one piece. How many pieces there were depends on the
+    // kernel.
     let sparse = said.lines().find(|line| line.contains("/sparse: "));
     assert!(
         sparse.is_some_and(|line| line.ends_with(" pieces, score 98 -> 1 piece, score 0")),

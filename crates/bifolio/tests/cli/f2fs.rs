@@ -134,7 +134,8 @@ fn an_image_whose_synced_files_are_damaged_is_read_without_them_on_demand() {
     assert!(names.contains("12\n") && !names.contains("new1\n"), "{names}");
 }
 
-/// Makes an image of 128 MiB by mkfs.f2fs, and puts a file into it. Returns the image, and its name.
+/// Makes an image of 128 MiB by mkfs.f2fs, and puts a file into it. Returns the image, and its
+/// name.
 fn with_file() -> (Image, String) {
     let image = Image::empty();
     let path = image.path.display().to_string();

@@ -1,5 +1,5 @@
-//! General behaviour of the commands: targets, failures and exit statuses, names on terminals and in JSON,
-//! partitions, and trees with cycles.
+//! General behaviour of the commands: targets, failures and exit statuses, names on terminals and
+//! in JSON, partitions, and trees with cycles.
 
 use std::fs;
 use std::io::Read;

@@ -1,4 +1,5 @@
-//! `bifolio put` and `cp` into an image, checked by copying the files out again, by e2fsck and by the kernel.
+//! `bifolio put` and `cp` into an image, checked by copying the files out again, by e2fsck and by
+//! the kernel.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -206,7 +207,8 @@ fn a_file_that_was_just_copied_is_not_replaced() {
     let image = Image::empty();
     Mke2fs::new("ext4", 4096).make(&image.path, None);
     let folder = image.folder.path();
-    // The number of the first copy of x would be free for the next file, and y would become a link to that.
+    // The number of the first copy of x would be free for the next file, and y would become a link
+    // to that.
     shell(folder, "mkdir 1 2 3; echo x > 1/x; echo other > 2/x; echo w > 2/w; ln 1/x 3/y");
     let here = |name: &str| image.beside(name).display().to_string();
     let sources = ["1/x", "2/x", "2/w", "3/y"].map(here);
@@ -338,7 +340,8 @@ fn attributes_that_cannot_be_read_are_counted_and_the_files_are_copied() {
     {
         let to = image.at(&format!("/{number}"));
         let mut call = bifolio();
-        // The filter of the command itself would end it at calls that it does not expect to be refused.
+        // The filter of the command itself would end it at calls that it does not expect to be
+        // refused.
         call.args(["cp", "-a", &tree, &to]);
         let refusals: Vec<_> =
             calls.iter().map(|&call| Denied { call, first_argument: None, errno }).collect();

@@ -1,4 +1,5 @@
-//! Output of the listing commands, compared with the output of the host's tools for the kernel's mount.
+//! Output of the listing commands, compared with the output of the host's tools for the kernel's
+//! mount.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -138,7 +139,8 @@ fn du_and_df(subject: &Subject) {
     for flags in ["-a", "", "-s", "-d1", "-d2", "-ab", "-sb", "-h", "-s --apparent-size"] {
         let mut arguments = vec!["du", "--raw", &root];
         arguments.extend(flags.split_whitespace());
-        // The name for which a hard link is counted depends on the order, so lines with hard links are not compared.
+        // The name for which a hard link is counted depends on the order, so lines with hard links
+        // are not compared.
         let ours = run_ok(&arguments);
         let theirs = paths(&subject.host(&format!("du {flags} .")));
         let total = |text: &str| text.lines().last().map(str::to_owned);
@@ -230,7 +232,8 @@ fn acls_and_flags(subject: &Subject) {
         let ours: Vec<_> = lines.iter().map(|line| line.as_str().expect("text")).collect();
         let theirs = subject.host(&format!("[ -L '{path}' ] || getfacl -cnps '{path}'"));
         let theirs: Vec<_> = theirs.lines().filter(|line| !line.is_empty()).collect();
-        // getfacl -s skips files without a list. For a default list alone, it also shows the permissions as a list.
+        // getfacl -s skips files without a list. For a default list alone, it also shows the
+        // permissions as a list.
         let ours_default: Vec<_> =
             ours.iter().filter(|line| line.starts_with("default:")).collect();
         let theirs_default: Vec<_> =
@@ -263,8 +266,9 @@ fn fiemap(subject: &Subject) {
     }
 }
 
-/// Returns the words of the lines of extents, and the summary. filefrag has two quirks: flags can begin with a comma,
-/// and if a file begins with a hole, it expects the first extent at the offset in the file.
+/// Returns the words of the lines of extents, and the summary. filefrag has two quirks: flags can
+/// begin with a comma, and if a file begins with a hole, it expects the first extent at the offset
+/// in the file.
 fn extents(text: &str) -> Vec<Vec<String>> {
     let words = |line: &str| -> Vec<_> {
         line.split_whitespace().map(|word| word.trim_start_matches(',').to_owned()).collect()

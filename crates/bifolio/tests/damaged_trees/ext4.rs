@@ -142,7 +142,8 @@ fn parse_time(shown: &str) -> Option<(i64, u32)> {
     Some((seconds.parse().ok()?, nanoseconds.strip_suffix(" ns")?.parse().ok()?))
 }
 
-/// Returns the entries of a list, without "." and "..": where they have no inode, Linux lists those of an indexed directory.
+/// Returns the entries of a list, without "." and "..": where they have no inode, Linux lists those
+/// of an indexed directory.
 fn dotless(names: &str) -> Vec<&str> {
     let is_name =
         |entry: &&str| !entry.is_empty() && !entry.starts_with(". ") && !entry.starts_with(".. ");

@@ -26,14 +26,16 @@ pub const HALF: Half = Half {
     may_refuse: Some(may_refuse),
 };
 
-/// What Linux says of an address whose block is free in the table of segments, which the library reads only to write.
+/// What Linux says of an address whose block is free in the table of segments, which the library
+/// reads only to write.
 const IS_FREE: &str = "sit bitmap:0";
 
 fn may_refuse(question: &str, error: &str, reading: &Reading) -> bool {
     match question {
         "mount" | "inode" | "names" => true,
-        // User-mode Linux has neither fs-verity nor encryption. If a hint (`i_advise`) says so, Linux removes blocks behind the
-        // size of a file when it is opened, which a read-only mount refuses.
+        // User-mode Linux has neither fs-verity nor encryption. If a hint (`i_advise`) says so,
+        // Linux removes blocks behind the size of a file when it is opened, which a read-only mount
+        // refuses.
         "open" => matches!(error, "Operation not supported" | "Read-only file system"),
         // Linux looks for the end of data only up to an address that no block can have.
         "data" => error == "No such device or address",
@@ -47,7 +49,8 @@ pub fn subjects() -> Vec<Subject<Valid>> {
     read_images().map(Subject::new).collect()
 }
 
-/// Where Linux ends to read files: the number of bytes below all direct nodes, without those of the inode.
+/// Where Linux ends to read files: the number of bytes below all direct nodes, without those of the
+/// inode.
 const SIZE_MAX: u64 = (2 * 1018 + 2 * 1018 * 1018 + 1018 * 1018 * 1018) * 4096;
 /// The flag of inodes with data or entries of their own.
 const INLINE: u32 = 0x1000_0000;
@@ -232,7 +235,8 @@ fn covers(ranges: &[Range<u64>], wanted: &Range<u64>) -> bool {
     true
 }
 
-/// Returns whether the value of Linux is that of the library for the image as if nothing was synced since the checkpoint.
+/// Returns whether the value of Linux is that of the library for the image as if nothing was synced
+/// since the checkpoint.
 fn is_without_chain(difference: &Difference, seen: &Seen<'_>) -> bool {
     let others = seen.others.get_or_init(|| {
         let mut image = seen.image.clone();
@@ -246,7 +250,8 @@ fn is_without_chain(difference: &Difference, seen: &Seen<'_>) -> bool {
     ours.is_some() && ours == theirs
 }
 
-/// Returns the number of inodes without a name that the library does not delete: it cannot read them, or they have links.
+/// Returns the number of inodes without a name that the library does not delete: it cannot read
+/// them, or they have links.
 fn kept_orphans(seen: &Seen<'_>) -> u64 {
     let options = VolumeOptions { no_recovery: true, ..VolumeOptions::default() };
     let device = Arc::new(MemoryDevice::new(seen.image.clone()));

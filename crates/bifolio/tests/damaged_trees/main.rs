@@ -1,6 +1,6 @@
-//! The trees of damaged images, read by the library and by a Linux guest: what both read without an error is equal. Errors of
-//! only one of them are counted. `BIFOLIO_SOAK_FACTOR` multiplies the number of images, and `BIFOLIO_TEST_SEED` is the
-//! first seed.
+//! The trees of damaged images, read by the library and by a Linux guest: what both read without an
+//! error is equal. Errors of only one of them are counted. `BIFOLIO_SOAK_FACTOR` multiplies the
+//! number of images, and `BIFOLIO_TEST_SEED` is the first seed.
 #![allow(clippy::print_stdout, reason = "the counts of a run")]
 
 mod ext4;
@@ -36,8 +36,8 @@ struct Half {
     /// The number of damaged copies of each image. Failure messages have the seed.
     seeds: u64,
     explained: &'static [Explained],
-    /// Returns whether Linux alone may answer a question with an error, if that is known: reading does not need all of its
-    /// checks. The arguments are the question and the error.
+    /// Returns whether Linux alone may answer a question with an error, if that is known: reading
+    /// does not need all of its checks. The arguments are the question and the error.
     may_refuse: Option<fn(&str, &str, &Reading) -> bool>,
 }
 

@@ -7,7 +7,8 @@ use device::SharedDevice;
 use testkit::crash::{complaint_of_e2fsck, complaint_of_e2fsck_once_replayed};
 use testkit::hostile::written;
 
-/// The offset of the superblock's incompatible features, and the one that says that the log has changes.
+/// The offset of the superblock's incompatible features, and the one that says that the log has
+/// changes.
 const FEATURES: DeviceOffset = DeviceOffset(1024 + 0x60);
 const NEEDS_RECOVERY: u8 = 4;
 /// The maximum length of words that are not names.
@@ -17,12 +18,14 @@ const LAST_PASS: &str = "Pass 5";
 /// The parts of lines that are not complaints.
 const FRAME: [&str; 6] =
     ["e2fsck ", "Pass ", "Restarting e2fsck", "still has errors", " files (", "FILE SYSTEM WAS"];
-/// The part of lines that name a file with a block of another file, after a line that counts them. They have dates.
+/// The part of lines that name a file with a block of another file, after a line that counts them.
+/// They have dates.
 const SHARER: &str = "mod time";
 
 /// The kinds of complaints that say nothing about changes, if there was another one before them.
 pub const HIDDEN: &[(&str, &[&str])] = &[
-    // What a damaged structure does not give back stays in use. Orphans of a volume that has recorded errors are left to e2fsck.
+    // What a damaged structure does not give back stays in use. Orphans of a volume that has
+    // recorded errors are left to e2fsck.
     (
         "",
         &["bitmap marked used", "Deleted inode has zero dtime", "part of the orphaned inode list"],
@@ -30,19 +33,22 @@ pub const HIDDEN: &[(&str, &[&str])] = &[
     ("", &["part of a corrupted orphan linked list", "rphan file"]),
     ("bitmap", &["Directories count wrong for group"]),
     ("wrong for group", &["Directories count wrong for group"]),
-    // Groups whose counts or bitmaps are wrong are not used, and are not in the counts of the superblock.
+    // Groups whose counts or bitmaps are wrong are not used, and are not in the counts of the
+    // superblock.
     ("bitmap", SUPERBLOCK_COUNTS),
     ("wrong for group", SUPERBLOCK_COUNTS),
     // The blocks of a truncated file that are in such a group cannot be freed.
     ("bitmap", &["Inode i size is should be"]),
     ("wrong for group", &["Inode i size is should be"]),
-    // An inode that has more links than names stays without a name, and one that has more names is freed before the last one.
+    // An inode that has more links than names stays without a name, and one that has more names is
+    // freed before the last one.
     ("ref count is should be", &["Unattached", "Connect to", "has deleted unused inode"]),
-    // The contents of a block of another file, which are taken for pointers, change with that file. At first, they need not look
-    // like pointers.
+    // The contents of a block of another file, which are taken for pointers, change with that file.
+    // At first, they need not look like pointers.
     ("llegal block", POINTERS),
     ("Inode i blocks is should be", POINTERS),
-    // A block of two files, or one that is in use and can be allocated, has the contents that the last write gave it.
+    // A block of two files, or one that is in use and can be allocated, has the contents that the
+    // last write gave it.
     ("ultiply claimed", SHARED),
     ("ultiply claimed", &["Inode ref count is should be", "Unattached", "Connect to"]),
     // Such a block is freed with one of the owners.
@@ -51,9 +57,11 @@ pub const HIDDEN: &[(&str, &[&str])] = &[
     ("Block bitmap marked free", SHARED),
     // A new name takes the place of the missing entry, as in Linux.
     ("Missing dot dot in directory", &["Second entry inode in directory inode should be dot dot"]),
-    // For an inode with such an attribute, e2fsck adds a number that it has not set to the expected blocks.
+    // For an inode with such an attribute, e2fsck adds a number that it has not set to the expected
+    // blocks.
     ("illegal extended attribute value inode", &["Inode i blocks is should be"]),
-    // e2fsck does not look at attributes on a volume without their feature, which the first new attribute adds.
+    // e2fsck does not look at attributes on a volume without their feature, which the first new
+    // attribute adds.
     ("i file acl for inode is should be zero", &["Extended attribute in inode"]),
 ];
 
@@ -102,7 +110,8 @@ impl Verdict {
         self.text.is_empty()
     }
 
-    /// Returns the kinds of complaints of `after` that this verdict, of a time before, does not have.
+    /// Returns the kinds of complaints of `after` that this verdict, of a time before, does not
+    /// have.
     pub fn new_kinds(&self, after: &Self) -> Vec<String> {
         let Some(before) = &self.kinds else { return Vec::new() };
         let Some(after) = &after.kinds else {
@@ -133,8 +142,8 @@ fn kinds(text: &str) -> BTreeSet<String> {
     kinds
 }
 
-/// Returns a line without its question and its names. Bits that are wrongly set are another kind than those that are
-/// wrongly clear.
+/// Returns a line without its question and its names. Bits that are wrongly set are another kind
+/// than those that are wrongly clear.
 fn parts(line: &str) -> Vec<String> {
     if let Some((bitmap, list)) = line.split_once(" differences: ") {
         let is_sign = |word: &&str| word.starts_with(['+', '-']);
@@ -154,8 +163,8 @@ fn parts(line: &str) -> Vec<String> {
     vec![without_names(statement)]
 }
 
-/// Returns the words of `line` that are not names or paths. The entries "." and ".." are kept, as words, but not the names of
-/// entries.
+/// Returns the words of `line` that are not names or paths. The entries "." and ".." are kept, as
+/// words, but not the names of entries.
 fn without_names(line: &str) -> String {
     let mut words = line.split_whitespace();
     let mut kept = Vec::new();

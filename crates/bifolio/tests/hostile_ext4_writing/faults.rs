@@ -30,7 +30,8 @@ fn a_directory_with_a_wrong_size_is_not_removed() {
         place.structure == Structure::Inode && u64::from(place.inode) == directory.0
     };
     let place = specimen.places().iter().find(is_its_inode).unwrap();
-    // No entry besides "." and ".." is in the first bytes, or in the first block, which has the index.
+    // No entry besides "." and ".." is in the first bytes, or in the first block, which has the
+    // index.
     for size in [26_u32, 1024] {
         let mut bytes = specimen.bytes().to_vec();
         bytes[place.at + 4..][..4].copy_from_slice(&size.to_le_bytes());

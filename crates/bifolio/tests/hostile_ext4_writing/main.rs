@@ -1,7 +1,8 @@
-//! Changes of ext4 images with damaged fields and correct checksums: neither the check nor e2fsck finds anything in a volume
-//! in which it found nothing before, nor a kind of error that a damaged volume did not have before, unless the damage explains
-//! it. `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and `BIFOLIO_TEST_SEED` is the first seed.
-//! `BIFOLIO_FUZZ_CORPUS` is the folder of the fuzzer's corpora. The inputs of the target `ext4_writing` are choices, too.
+//! Changes of ext4 images with damaged fields and correct checksums: neither the check nor e2fsck
+//! finds anything in a volume in which it found nothing before, nor a kind of error that a damaged
+//! volume did not have before, unless the damage explains it. `BIFOLIO_SOAK_FACTOR` multiplies the
+//! number of damaged images, and `BIFOLIO_TEST_SEED` is the first seed. `BIFOLIO_FUZZ_CORPUS` is
+//! the folder of the fuzzer's corpora. The inputs of the target `ext4_writing` are choices, too.
 
 mod e2fsck;
 mod faults;
@@ -30,8 +31,8 @@ fn check(counts: &mut Counts, what: &str, subject: &mut Subject<Specimen>, choos
     });
 }
 
-/// Recovers the volume if its log has changes, and compares it with what the replay of e2fsck makes of it. Returns the
-/// verdict.
+/// Recovers the volume if its log has changes, and compares it with what the replay of e2fsck makes
+/// of it. Returns the verdict.
 fn recover(counts: &mut Counts, what: &str, device: &SharedDevice) -> Verdict {
     let replayed = Verdict::of(device);
     if !has_log(device) {

@@ -1,4 +1,5 @@
-//! Single faults of f2fs images: the error of the change that meets one, and that nothing else is lost.
+//! Single faults of f2fs images: the error of the change that meets one, and that nothing else is
+//! lost.
 
 use std::sync::Arc;
 

@@ -17,14 +17,17 @@ const MARKS: [&str; 3] = ["[Fail]", "[ASSERT]", "[FIX]"];
 
 /// The kinds of complaints that say nothing about changes, if there was another one before them.
 pub const HIDDEN: &[(&str, &[&str])] = &[
-    // For nodes that nothing refers to, fsck.f2fs creates `lost+found` in memory before it compares.
+    // For nodes that nothing refers to, fsck.f2fs creates `lost+found` in memory before it
+    // compares.
     ("Unreachable nat entries Fail", &["nat lookup", "Wrong segment type", "fsck get lpf"]),
     // It does not look at blocks whose summary is wrong. Blocks that move get a right one.
     ("summary data block is not valid", &["chk dentries", "f2fs check dirent position"]),
-    // A node of two files is freed with one of them, and a file that has more names than links with its last link.
+    // A node of two files is freed with one of them, and a file that has more names than links with
+    // its last link.
     ("sanity check nid", &["sanity check nid"]),
     ("needs more i links", &["sanity check nid"]),
-    // An address that is reserved, but not counted in its inode, is not counted when it gets a block either.
+    // An address that is reserved, but not counted in its inode, is not counted when it gets a
+    // block either.
     ("has i blocks but has blocks", &["valid block count matching with CP"]),
     // A file that has more links than names stays without a name.
     (
@@ -33,7 +36,8 @@ pub const HIDDEN: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The last comparison of fsck.f2fs. It crashes before that on some images, and if it has no space for `lost+found`.
+/// The last comparison of fsck.f2fs. It crashes before that on some images, and if it has no space
+/// for `lost+found`.
 const LAST_COMPARISON: &str = "other corrupted bugs";
 
 /// A file with the contents of one device after another.
@@ -50,8 +54,8 @@ impl Image {
         Self { file, contents: vec![0; length] }
     }
 
-    /// Returns the kinds of complaints of fsck.f2fs about `device`: its lines without their numbers. `None` if it does not
-    /// get to its end.
+    /// Returns the kinds of complaints of fsck.f2fs about `device`: its lines without their
+    /// numbers. `None` if it does not get to its end.
     pub fn complaints(&mut self, device: &SharedDevice) -> Option<BTreeSet<String>> {
         let file: &File = self.file.as_file();
         let mut read = vec![0; COPIED];

@@ -1,7 +1,8 @@
-//! Changes of damaged f2fs images: every change ends soon, and only with typed errors, no thread panics, and neither the check
-//! nor fsck.f2fs finds a kind of error that it did not find before, unless the damage explains it.
-//! `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and `BIFOLIO_TEST_SEED` is the first seed.
-//! `BIFOLIO_FUZZ_CORPUS` is the folder of the fuzzer's corpora. The inputs of the target `f2fs_writing` are choices, too.
+//! Changes of damaged f2fs images: every change ends soon, and only with typed errors, no thread
+//! panics, and neither the check nor fsck.f2fs finds a kind of error that it did not find before,
+//! unless the damage explains it. `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images,
+//! and `BIFOLIO_TEST_SEED` is the first seed. `BIFOLIO_FUZZ_CORPUS` is the folder of the fuzzer's
+//! corpora. The inputs of the target `f2fs_writing` are choices, too.
 
 mod faults;
 mod fsck;
@@ -100,7 +101,8 @@ fn check(
     }
 }
 
-/// Changes copies of an image, with damage by seeds and by the `inputs` of the fuzzer, with their names.
+/// Changes copies of an image, with damage by seeds and by the `inputs` of the fuzzer, with their
+/// names.
 fn check_image(valid: Valid, inputs: &[(String, Vec<u8>)], counts: &mut Counts) {
     let (name, bytes) = (valid.name(), valid.bytes());
     let has_small_blocks = bytes[1024 + 16] == SMALL_SHIFT as u8;

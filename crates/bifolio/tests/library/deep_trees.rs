@@ -1,5 +1,5 @@
-//! Trees of many levels: the memory of the commands that list and copy them grows with their number of files, and so does the output,
-//! except for paths.
+//! Trees of many levels: the memory of the commands that list and copy them grows with their number
+//! of files, and so does the output, except for paths.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use testkit::Mke2fs;
 
 /// The number of levels. Each has a directory with the next one, and after that an empty directory.
 const LEVELS: usize = 12_000;
-/// The number of levels above files with two names, and of these files. The paths of all files have 3 MB, and as names in
-/// memory they took 80 MB.
+/// The number of levels above files with two names, and of these files. The paths of all files have
+/// 3 MB, and as names in memory they took 80 MB.
 const LINKS: usize = 1200;
 /// The memory that a command may take. The paths of all levels have 144 MB.
 const MEMORY_MAX: u64 = 48 << 20;
@@ -34,8 +34,8 @@ fn deep_image() -> Image {
     image
 }
 
-/// An image of so many levels as files, of which each has its first name in the innermost directory, and the other one in one that is
-/// copied after it.
+/// An image of so many levels as files, of which each has its first name in the innermost
+/// directory, and the other one in one that is copied after it.
 fn image_of_links() -> Image {
     let image = Image::empty();
     let recipe = Mke2fs::new("ext4", 1024).with("-N 32000 -O ^has_journal");

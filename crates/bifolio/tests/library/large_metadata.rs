@@ -1,5 +1,5 @@
-//! Files with little on the device and much to show: maps that repeat blocks, and extended attributes. The memory of
-//! the commands that show them is bounded.
+//! Files with little on the device and much to show: maps that repeat blocks, and extended
+//! attributes. The memory of the commands that show them is bounded.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,8 +21,8 @@ const NAMES: usize = 1200;
 /// The number of extents, or bytes of values, after which the memory of a command is read.
 const EXTENTS_SHOWN: usize = 2_000_000;
 
-/// An image of a file "f" whose block map has a billion extents in three blocks: each of them has the same number in all places,
-/// and the last one has two numbers in turns.
+/// An image of a file "f" whose block map has a billion extents in three blocks: each of them has
+/// the same number in all places, and the last one has two numbers in turns.
 fn repeating_map() -> Image {
     let image = Image::empty();
     let recipe = Mke2fs::new("ext3", BLOCK as u32).with("-N 64 -O ^has_journal,^resize_inode");
@@ -50,7 +50,8 @@ fn repeating_map() -> Image {
     image
 }
 
-/// An image of a file "f" with [`NAMES`] extended attributes, all of which have the value that is returned, of 64 KiB.
+/// An image of a file "f" with [`NAMES`] extended attributes, all of which have the value that is
+/// returned, of 64 KiB.
 fn many_values() -> (Image, Vec<u8>) {
     let image = Image::empty();
     let recipe = Mke2fs::new("ext4", 65536).with("-N 2048 -O ea_inode,^has_journal");
@@ -88,7 +89,8 @@ fn values_of_attributes_are_printed_one_by_one_and_json_has_a_limit() {
     assert!(errors.contains("176 extended attributes were left out"), "{errors}");
 }
 
-/// Runs a command, and ends it when it has printed `bytes` bytes. Returns its maximum memory in use, in bytes.
+/// Runs a command, and ends it when it has printed `bytes` bytes. Returns its maximum memory in
+/// use, in bytes.
 fn memory_after(target: &str, arguments: &[&str], bytes: usize) -> u64 {
     let mut command = bifolio();
     command.args(arguments).args(["--cache-size", "8M"]).arg(target);

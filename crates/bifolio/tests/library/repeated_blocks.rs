@@ -1,4 +1,5 @@
-//! Directories that repeat a block: small images with millions of names. The memory of the commands that list them is bounded.
+//! Directories that repeat a block: small images with millions of names. The memory of the commands
+//! that list them is bounded.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -18,18 +19,22 @@ const EXTENTS_MAX: usize = 340;
 /// The number of entries in a block, of 12 bytes each. The last one has the rest of the block.
 const ENTRIES: usize = 341;
 const INODE_BYTES: u64 = 256;
-/// The memory that `ls` may take, in bytes. Entries and lines of the whole directory have more than 500 MiB.
+/// The memory that `ls` may take, in bytes. Entries and lines of the whole directory have more than
+/// 500 MiB.
 const LS_MEMORY_MAX: u64 = 300 << 20;
-/// The memory that `tree` may take, in bytes. The entries of the whole directory have more than 200 MiB.
+/// The memory that `tree` may take, in bytes. The entries of the whole directory have more than 200
+/// MiB.
 const TREE_MEMORY_MAX: u64 = 160 << 20;
 
-/// The blocks of a directory's structures: its first one, the one that it repeats, and its extent tree.
+/// The blocks of a directory's structures: its first one, the one that it repeats, and its extent
+/// tree.
 const STRUCTURES: u64 = 20;
 /// The depth of directories that repeat subdirectories.
 const LEVELS: u64 = 3;
 
-/// Creates an image whose directory "d0" repeats a block with names of one file, or with `levels` above 1, of the directory "d1",
-/// which is the next of so many such directories. Returns the number of names in each.
+/// Creates an image whose directory "d0" repeats a block with names of one file, or with `levels`
+/// above 1, of the directory "d1", which is the next of so many such directories. Returns the
+/// number of names in each.
 fn repeating_image(levels: u64) -> (Image, usize) {
     let image = Image::empty();
     let options =
@@ -57,7 +62,8 @@ fn repeating_image(levels: u64) -> (Image, usize) {
     (image, ENTRIES * (BLOCKS as usize - 2))
 }
 
-/// Makes a directory one that repeats a block with names of `inode`. Its structures are at the block `at` and after it.
+/// Makes a directory one that repeats a block with names of `inode`. Its structures are at the
+/// block `at` and after it.
 fn repeat(device: &File, directory: u64, at: u64, inode: u64, kind: u8) {
     let write = |block: u64, bytes: &[u8]| {
         device.write_all_at(bytes, block * BLOCK as u64).unwrap();
@@ -166,7 +172,8 @@ fn listings_of_nested_directories_that_repeat_subdirectories_take_bounded_memory
 #[test]
 fn a_copy_of_a_directory_that_repeats_a_block_warns_early() {
     let (image, names) = repeating_image(1);
-    // Each file counts for 1 KiB, and up to 100 times the bytes of the image are no reason for a warning.
+    // Each file counts for 1 KiB, and up to 100 times the bytes of the image are no reason for a
+    // warning.
     let most = fs::metadata(&image.path).unwrap().blocks() as usize * 512 * 100 / 1024;
     assert!(most < names / 4, "{most} of {names}");
     let mut command = bifolio();
@@ -185,7 +192,8 @@ fn a_copy_of_a_directory_that_repeats_a_block_warns_early() {
     assert!((most - ENTRIES - 2..most + 2).contains(&errors), "{errors}, {most}");
 }
 
-/// Runs a command, and ends it when it has printed `lines` lines. Returns its maximum memory in use, in bytes.
+/// Runs a command, and ends it when it has printed `lines` lines. Returns its maximum memory in
+/// use, in bytes.
 fn list_in_part(target: &str, arguments: &[&str], lines: usize) -> u64 {
     let mut command = bifolio();
     command.args(arguments).args(["--cache-size", "8M"]).arg(target);

@@ -32,7 +32,8 @@ fn options(bits: u64) -> (bifolio::OpenOptions, fs::OpenOptions) {
     (ours, theirs)
 }
 
-/// Reads a file and writes to it, even if it was not opened for that. Returns a description of the results.
+/// Reads a file and writes to it, even if it was not opened for that. Returns a description of the
+/// results.
 fn use_file(mut file: impl Read + Write + Seek) -> io::Result<String> {
     let mut contents = String::new();
     let read = comparable(file.read_to_string(&mut contents));

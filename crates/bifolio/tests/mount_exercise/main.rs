@@ -1,6 +1,7 @@
-//! Random operations on files of a mount, compared with models of the files. The cache is smaller than the files. At
-//! intervals, the volume is unmounted, checked by e2fsck, mounted and read again. `testkit::exercise` documents the
-//! environment variables. Not here: the same test in one process (`crates/vfs/tests/exercise`).
+//! Random operations on files of a mount, compared with models of the files. The cache is smaller
+//! than the files. At intervals, the volume is unmounted, checked by e2fsck, mounted and read
+//! again. `testkit::exercise` documents the environment variables. Not here: the same test in one
+//! process (`crates/vfs/tests/exercise`).
 
 #[path = "../mounting/mod.rs"]
 mod mounting;
@@ -125,7 +126,8 @@ fn blocks_of_64_kib_with_writeback_cache() {
     exercise(65_536, "rw,writeback");
 }
 
-/// These operations are not in the list of random operations, because the kernel does not forward them.
+/// These operations are not in the list of random operations, because the kernel does not forward
+/// them.
 #[test]
 fn the_kernel_does_not_forward_collapse_insert_and_unshare() {
     private_mounts();

@@ -34,7 +34,8 @@ pub struct Subject {
     model: Model,
 }
 
-/// Runs an operation on the first of two files and its model. Compares data that was read with the model.
+/// Runs an operation on the first of two files and its model. Compares data that was read with the
+/// model.
 pub fn run(
     subjects: &mut [Subject],
     operation: Operation,
@@ -105,8 +106,8 @@ impl Subject {
         self.model.compare(&found[..length], &range);
     }
 
-    /// Checks that reported holes are zero in the model. First syncs the file, because the server reports holes, and
-    /// does not have the data that is only in the cache of the kernel.
+    /// Checks that reported holes are zero in the model. First syncs the file, because the server
+    /// reports holes, and does not have the data that is only in the cache of the kernel.
     fn check_holes(&self, range: Range<u64>) {
         self.file.sync_data().unwrap();
         let data = |at| match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {

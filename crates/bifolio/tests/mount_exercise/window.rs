@@ -34,8 +34,8 @@ impl Window {
         found
     }
 
-    /// Stores bytes within the file. Stores after the end of the file are not tested: on FUSE mounts, the kernel
-    /// would show them when the file grows.
+    /// Stores bytes within the file. Stores after the end of the file are not tested: on FUSE
+    /// mounts, the kernel would show them when the file grows.
     pub fn store(&self, at: u64, data: &[u8]) {
         assert!(at as usize + data.len() <= self.length);
         // SAFETY: the range is in the mapping, which has no references.

@@ -16,8 +16,8 @@ pub fn write_mapped(file: &File, at: usize, data: &[u8]) {
     let length = file.metadata().unwrap().len() as usize;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     assert!(at + data.len() <= length);
-    // SAFETY: this is a new mapping without references. It contains the range, and the file is not truncated
-    // concurrently.
+    // SAFETY: this is a new mapping without references. It contains the range, and the file is not
+    // truncated concurrently.
     unsafe {
         let null = std::ptr::null_mut();
         let start = rustix::mm::mmap(null, length, protection, MapFlags::SHARED, file, 0).unwrap();

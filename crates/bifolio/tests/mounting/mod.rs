@@ -1,7 +1,8 @@
-//! Fixtures for mount tests: images, mount points, mounts and their processes. Dropping a mount unmounts it.
+//! Fixtures for mount tests: images, mount points, mounts and their processes. Dropping a mount
+//! unmounts it.
 //!
-//! Test programs with names that end with `_ring` mount with io_uring if the host supports it, and all others without
-//! it.
+//! Test programs with names that end with `_ring` mount with io_uring if the host supports it, and
+//! all others without it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod direct_and_mapped;
@@ -62,8 +63,8 @@ pub fn mount_entry(path: &Path) -> Option<String> {
     table.lines().rfind(|line| line.contains(&path)).map(str::to_owned)
 }
 
-/// Unmounts with `attempt`, and retries while the mount is busy: a program that another test starts has copies of all
-/// open files for a moment.
+/// Unmounts with `attempt`, and retries while the mount is busy: a program that another test starts
+/// has copies of all open files for a moment.
 pub fn retry_while_busy(mut attempt: impl FnMut() -> Output) {
     wait_until("unmounting", || {
         let output = attempt();
@@ -125,7 +126,8 @@ impl Fixture {
         fixture
     }
 
-    /// Checks the image by the format's own program, or if it cannot read the image, by the library.
+    /// Checks the image by the format's own program, or if it cannot read the image, by the
+    /// library.
     #[track_caller]
     pub fn check(&self) {
         self.format.check(&self.image);
@@ -136,16 +138,16 @@ impl Fixture {
         self.folder.path().join("source")
     }
 
-    /// Lets the ordinary user mount the image. Makes /dev/fuse accessible for all users in the mount namespace of the
-    /// thread, as on a desktop.
+    /// Lets the ordinary user mount the image. Makes /dev/fuse accessible for all users in the
+    /// mount namespace of the thread, as on a desktop.
     pub fn allow_nobody(&self) {
         self.share_device();
         fs::set_permissions(&self.image, Permissions::from_mode(0o644)).unwrap();
         std::os::unix::fs::chown(&self.directory, Some(NOBODY), Some(NOBODY)).unwrap();
     }
 
-    /// Makes /dev/fuse accessible for all users in the mount namespace of the test, as it is on most hosts. Without it, a mount of an
-    /// ordinary user that needs io_uring fails early.
+    /// Makes /dev/fuse accessible for all users in the mount namespace of the test, as it is on
+    /// most hosts. Without it, a mount of an ordinary user that needs io_uring fails early.
     pub fn share_device(&self) {
         let devices = self.folder.path().join("devices");
         if devices.exists() {
@@ -242,7 +244,8 @@ impl Fixture {
         });
     }
 
-    /// Returns the process ids of the guard and the server. Their command lines contain the mount point.
+    /// Returns the process ids of the guard and the server. Their command lines contain the mount
+    /// point.
     fn processes(&self) -> (i32, i32) {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -290,7 +293,8 @@ impl Mount<'_> {
         self.guard
     }
 
-    /// Returns the run times, in nanoseconds, of the server's threads with names that begin with `prefix`.
+    /// Returns the run times, in nanoseconds, of the server's threads with names that begin with
+    /// `prefix`.
     pub fn thread_run_times(&self, prefix: &str) -> Vec<u64> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.server)).unwrap();
         let tasks = tasks.map(|task| task.unwrap().path());
@@ -346,12 +350,14 @@ impl Mount<'_> {
         assert_eq!(mount_entry(self.path()), None);
     }
 
-    /// Checks that the mount of a server that was killed has stayed, and that accesses to it fail. Unmounts it.
+    /// Checks that the mount of a server that was killed has stayed, and that accesses to it fail.
+    /// Unmounts it.
     pub fn unmount_dead(&self) {
         wait_until("the end of guard and server", || {
             !is_alive(self.guard) && !is_alive(self.server)
         });
-        // NOTCONN, or CONNABORTED if the connection has rings, which the kernel takes down after the end of the server.
+        // NOTCONN, or CONNABORTED if the connection has rings, which the kernel takes down after
+        // the end of the server.
         wait_until("an error", || rustix::fs::statfs(self.path()).is_err());
         run(Command::new("umount").arg("-l").arg(self.path()));
         assert_eq!(mount_entry(self.path()), None);
@@ -411,7 +417,8 @@ fn kill(process: i32, signal: Signal) {
     rustix::process::kill_process(process, signal).unwrap();
 }
 
-/// Stops a process. Its threads stop once one of them has taken the signal. Until then, they go on working.
+/// Stops a process. Its threads stop once one of them has taken the signal. Until then, they go on
+/// working.
 fn stop(process: i32) {
     kill(process, Signal::STOP);
     wait_until("the stop of all threads", || {

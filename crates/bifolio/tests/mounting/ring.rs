@@ -10,7 +10,8 @@ const fn ends_with_ring(name: &str) -> bool {
     matches!(name.as_bytes(), [.., b'_', b'r', b'i', b'n', b'g'])
 }
 
-/// Returns the mount option for the transport, and the offer of io_uring that must exist while mounting.
+/// Returns the mount option for the transport, and the offer of io_uring that must exist while
+/// mounting.
 pub fn transport() -> (Option<RingOffer>, &'static str) {
     if !USES_RINGS {
         return (None, "io_uring=off");

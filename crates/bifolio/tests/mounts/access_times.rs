@@ -1,5 +1,5 @@
-//! Access times on mounts, compared with the kernel's ext4: the accesses that change them, the time when they are
-//! written, and the options in the mount table.
+//! Access times on mounts, compared with the kernel's ext4: the accesses that change them, the time
+//! when they are written, and the options in the mount table.
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Read;
@@ -118,8 +118,8 @@ fn observe(mount: &Path) -> Vec<String> {
             "listed",
             &folder,
             Box::new(|| {
-                // The change makes the kernel drop its cached listing. Without strictatime, the server does not learn
-                // of listings from the cache.
+                // The change makes the kernel drop its cached listing. Without strictatime, the
+                // server does not learn of listings from the cache.
                 fs::write(folder.join("one more"), "").unwrap();
                 std::thread::sleep(TICKS);
                 list(none);

@@ -1,5 +1,6 @@
-//! Guards at the end of mounts, and successive mounts on one directory: guards and `umount` do not confuse them, although the
-//! kernel reuses the ids of mounts and devices, and an image can be mounted again as soon as it is unmounted.
+//! Guards at the end of mounts, and successive mounts on one directory: guards and `umount` do not
+//! confuse them, although the kernel reuses the ids of mounts and devices, and an image can be
+//! mounted again as soon as it is unmounted.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -25,8 +26,8 @@ fn device(fixture: &Fixture) -> Option<String> {
     mount_entry(&fixture.directory)?.split(' ').nth(2).map(str::to_owned)
 }
 
-/// Returns an unmounted mount with a stopped guard, and a new mount with the same device number. Retries, because
-/// other programs may get the number.
+/// Returns an unmounted mount with a stopped guard, and a new mount with the same device number.
+/// Retries, because other programs may get the number.
 fn mount_with_reused_number<'a>(fixture: &'a Fixture, options: &str) -> (Mount<'a>, Mount<'a>) {
     for _ in 0..50 {
         let old = fixture.mount(&["-o", options]);
@@ -269,7 +270,8 @@ fn a_volume_that_is_mounted_gets_a_second_mount_and_no_second_server() {
         check_by_e2fsck(&fixture.image);
     }
 
-    // The second mount of a writable volume can be read-only, and that of a read-only one cannot be writable.
+    // The second mount of a writable volume can be read-only, and that of a read-only one cannot be
+    // writable.
     let first = mount("rw");
     assert!(again("ro").status.success());
     let refused = fs::write(other.join("file"), "x").unwrap_err();
@@ -371,7 +373,8 @@ fn what_covers_a_mount_is_not_mounted_instead_of_its_volume() {
     first.assert_gone();
 }
 
-/// Returns the number of writes of a process so far. A server that logs nothing writes only answers.
+/// Returns the number of writes of a process so far. A server that logs nothing writes only
+/// answers.
 fn answers(process: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
     let mut lines = text.lines();

@@ -105,7 +105,8 @@ fn the_server_cannot_read_the_callers_terminal() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Mounts as `user`, or as root, on hosts that refuse one layer each. Only without that layer, the mount succeeds.
+/// Mounts as `user`, or as root, on hosts that refuse one layer each. Only without that layer, the
+/// mount succeeds.
 fn check_each_layer(user: Option<u32>) {
     private_mounts();
     let fixture = Fixture::with_tree();
@@ -167,8 +168,9 @@ fn a_guard_with_privileges_that_it_does_not_need_mounts_nothing() {
         Denied { call: libc::SYS_prctl, first_argument, errno }
     };
     let capset = Denied { call: libc::SYS_capset, first_argument: None, errno: 0 };
-    // A call that is refused, or has no effect; the layer of the guard, and the layers without which there is a mount. The server
-    // needs the last call for nothing else: with its user, it loses the capabilities.
+    // A call that is refused, or has no effect; the layer of the guard, and the layers without
+    // which there is a mount. The server needs the last call for nothing else: with its user, it
+    // loses the capabilities.
     for (denied, layer, others) in [
         (prctl(libc::PR_CAPBSET_DROP, libc::EPERM), "capabilities", "user,capabilities"),
         (prctl(libc::PR_CAPBSET_DROP, 0), "capabilities", "user,capabilities"),
@@ -577,8 +579,8 @@ fn without_an_answer_about_the_partition_nothing_is_mounted() {
     disk.check();
 }
 
-/// Returns whether a process could write to more bytes of the disk than the partition: through the disk itself, or a loop device
-/// of that size.
+/// Returns whether a process could write to more bytes of the disk than the partition: through the
+/// disk itself, or a loop device of that size.
 fn holds_whole_disk(process: i32) -> bool {
     let folder = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     folder.map(|file| file.unwrap().file_name()).any(|number| {

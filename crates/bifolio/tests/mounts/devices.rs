@@ -16,7 +16,8 @@ const START: u64 = 65_536;
 /// Number of sectors of the second partition.
 const SECTORS: u64 = 131_072;
 
-/// Device node of a partition, removed on drop. Added by addpart, because some kernels do not read partition tables.
+/// Device node of a partition, removed on drop. Added by addpart, because some kernels do not read
+/// partition tables.
 struct Partition<'a> {
     disk: &'a Path,
     node: PathBuf,
@@ -129,7 +130,8 @@ fn a_device_in_use_is_not_mounted_and_not_changed() {
     assert!(fs::read(&fixture.image).unwrap() == before);
 }
 
-/// A write-protected device. Dropping it removes the protection, which would otherwise stay for the next image.
+/// A write-protected device. Dropping it removes the protection, which would otherwise stay for the
+/// next image.
 struct WriteProtected<'a>(&'a Path);
 
 impl<'a> WriteProtected<'a> {
@@ -174,7 +176,8 @@ fn write_protected_devices_and_images_are_mounted_read_only_with_a_warning() {
     assert!(fs::read(&fixture.image).unwrap() == before);
 }
 
-/// Checks that `bifolio` neither changes a file or device that is mounted nor mounts it for writing.
+/// Checks that `bifolio` neither changes a file or device that is mounted nor mounts it for
+/// writing.
 fn check_refused(fixture: &Fixture, paths: &[&Path]) {
     let other = fixture.folder.path().join("other");
     check_not_changed(paths);
@@ -227,7 +230,8 @@ fn an_image_is_not_written_through_two_devices() {
     for (turn, path) in [first.path(), &fixture.image, second.path(), &link].iter().enumerate() {
         run(bifolio("mkdir").arg(format!("{}:/dir{turn}", path.display())));
     }
-    // From now on, the host keeps blocks of the first device in its cache, so it is not written any more after the others.
+    // From now on, the host keeps blocks of the first device in its cache, so it is not written any
+    // more after the others.
     let above = LoopDevice::new(first.path());
     let devices = [first.path(), second.path(), above.path()];
     check_mounted(above.path(), &devices[..2]);

@@ -1,5 +1,5 @@
-//! fallocate(2) and writes of all kinds on mounts, compared with the kernel's ext4: bytes, sizes, errors and holes
-//! are the same, and afterwards the states of all blocks.
+//! fallocate(2) and writes of all kinds on mounts, compared with the kernel's ext4: bytes, sizes,
+//! errors and holes are the same, and afterwards the states of all blocks.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -181,7 +181,8 @@ fn invalid_calls_fail_as_in_the_kernel() {
         note("a hole past the end", &file, PUNCH | KEEP_SIZE, 200_000, 4096);
         note("a hole over the end", &file, PUNCH | KEEP_SIZE, 9000, 4096);
         note("zeroes past the end", &file, ZERO | KEEP_SIZE, 200_000, 4096);
-        // After ENOSPC, the kernel keeps blocks that it allocated; bifolio does not. The blocks are not compared.
+        // After ENOSPC, the kernel keeps blocks that it allocated; bifolio does not. The blocks are
+        // not compared.
         let done = rustix::fs::fallocate(&file, KEEP_SIZE, 0, 1 << 30);
         notes.note("more than the free space", done);
         notes.note("truncated", rustix::fs::ftruncate(&file, 10_000));

@@ -1,4 +1,5 @@
-//! Mounts of a failing image. The image is a sparse file on a full tmpfs, so writes to its holes fail.
+//! Mounts of a failing image. The image is a sparse file on a full tmpfs, so writes to its holes
+//! fail.
 
 use crate::mounting;
 use std::fs::{self, File, OpenOptions};
@@ -15,7 +16,8 @@ use testkit::{Format, check_by_e2fsck, private_mounts};
 const BLOCK_BYTES: u64 = 4096;
 const IMAGE_BYTES: u64 = 64 << 20;
 
-/// Creates an image of ext4 that cannot be written at the blocks of `inode`, in the syntax of debugfs.
+/// Creates an image of ext4 that cannot be written at the blocks of `inode`, in the syntax of
+/// debugfs.
 fn fixture_with_unwritable(inode: &str) -> Fixture {
     private_mounts();
     let fixture = Fixture::with_tree();
@@ -28,7 +30,8 @@ fn fixture_with_unwritable(inode: &str) -> Fixture {
     with_holes(fixture, &blocks[1..])
 }
 
-/// Moves the image to a full tmpfs, so that it cannot be written at `blocks`, which lose their contents.
+/// Moves the image to a full tmpfs, so that it cannot be written at `blocks`, which lose their
+/// contents.
 fn with_holes(fixture: Fixture, blocks: &[u64]) -> Fixture {
     let image = fs::read(&fixture.image).unwrap();
     let folder = fixture.image.parent().unwrap();
@@ -56,8 +59,8 @@ fn with_holes(fixture: Fixture, blocks: &[u64]) -> Fixture {
 /// The number of blocks in a segment of f2fs.
 const SEGMENT_BLOCKS: u64 = 512;
 
-/// The superblock and the last checkpoint of an image of f2fs with blocks of 4 KiB. Source: kernel documentation,
-/// `filesystems/f2fs.rst`, and `f2fs_fs.h` of f2fs-tools for the offsets.
+/// The superblock and the last checkpoint of an image of f2fs with blocks of 4 KiB. Source: kernel
+/// documentation, `filesystems/f2fs.rst`, and `f2fs_fs.h` of f2fs-tools for the offsets.
 struct F2fs {
     superblock: Vec<u8>,
     /// The number of the last checkpoint's pack: 0 or 1.
@@ -87,7 +90,8 @@ impl F2fs {
         (start..start + SEGMENT_BLOCKS).collect()
     }
 
-    /// Returns the blocks of the segment that new files get blocks in, if the end of their name is that of cold data.
+    /// Returns the blocks of the segment that new files get blocks in, if the end of their name is
+    /// that of cold data.
     fn cold_data(&self) -> Vec<u64> {
         let segment = word(&self.checkpoint, 84 + 4 * 2);
         let start = word(&self.superblock, 92) + segment * SEGMENT_BLOCKS;
@@ -184,7 +188,8 @@ fn fails_to_umount(fixture: &Fixture, reason: &str) -> String {
     said
 }
 
-/// The programs that write see no error, since the host's disk is full only when the data is written back.
+/// The programs that write see no error, since the host's disk is full only when the data is
+/// written back.
 #[test]
 fn unmounting_says_which_files_lose_data_on_a_full_host() {
     private_mounts();

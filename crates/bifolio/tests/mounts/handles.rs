@@ -1,5 +1,5 @@
-//! File handles on mounts, as NFS servers use them (name_to_handle_at, open_by_handle_at). They stay valid when the
-//! kernel and the server evict inodes from memory.
+//! File handles on mounts, as NFS servers use them (name_to_handle_at, open_by_handle_at). They
+//! stay valid when the kernel and the server evict inodes from memory.
 
 use std::ffi::CString;
 use std::fs::{self, File};

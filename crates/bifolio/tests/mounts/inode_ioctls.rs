@@ -130,8 +130,9 @@ fn fsxattr_records_are_read_and_set_as_in_the_kernel() {
 
 #[test]
 fn chattr_does_not_change_how_contents_are_stored() {
-    // The kernel's ext4 supports these changes: extents to block maps, and data journaling. Changes of the generation
-    // are refused, because the kernel treats the inode of a FUSE mount as stale when its generation changes.
+    // The kernel's ext4 supports these changes: extents to block maps, and data journaling. Changes
+    // of the generation are refused, because the kernel treats the inode of a FUSE mount as stale
+    // when its generation changes.
     let fixture = Fixture::with_tree();
     let mount = fixture.mount(&["-o", "rw"]);
     let path = mount.path().join("kept");

@@ -159,8 +159,8 @@ fn immutable_and_append_only_inodes_are_protected() {
     });
 }
 
-/// Flags that are not compared: data journaling and DAX depend on the kernel, and only the kernel converts extent
-/// trees to block maps and back.
+/// Flags that are not compared: data journaling and DAX depend on the kernel, and only the kernel
+/// converts extent trees to block maps and back.
 const EXCLUDED_FLAGS: u32 = 0x4000 | 0x0200_0000 | 0x8_0000;
 
 #[test]

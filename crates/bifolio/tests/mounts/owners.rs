@@ -1,5 +1,5 @@
-//! Mounts with mapped owners: the owners and access rights on the mount, and the owners on a mount of the kernel
-//! afterwards.
+//! Mounts with mapped owners: the owners and access rights on the mount, and the owners on a mount
+//! of the kernel afterwards.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -223,7 +223,8 @@ fn mount_idmapped(from: &Path, to: &Path, namespace: &File) -> std::io::Result<(
         propagation: 0,
         userns_fd: namespace.as_raw_fd() as u64,
     };
-    // SAFETY: the strings and the structure outlive the calls, and the size is that of the structure.
+    // SAFETY: the strings and the structure outlive the calls, and the size is that of the
+    // structure.
     let failed = unsafe {
         let empty = c"".as_ptr();
         let (tree, size) = (tree.as_raw_fd(), size_of_val(&attributes));

@@ -1,4 +1,5 @@
-//! Removal of set-user-ID and set-group-ID bits and capabilities when files change, compared with the kernel's ext4.
+//! Removal of set-user-ID and set-group-ID bits and capabilities when files change, compared with
+//! the kernel's ext4.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};

@@ -1,5 +1,5 @@
-//! Remounts: of one of several mounts of a volume, and those that make a mount read-only: the image is clean for programs that do
-//! not replay a journal, until the mount becomes writable again.
+//! Remounts: of one of several mounts of a volume, and those that make a mount read-only: the image
+//! is clean for programs that do not replay a journal, until the mount becomes writable again.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -54,7 +54,8 @@ fn shown_by_debugfs(image: &Path, name: &str) -> String {
     String::from_utf8(shown.stdout).unwrap()
 }
 
-/// The first block of the journal on `device` is its superblock, and says whether the log is empty: `s_start` is zero.
+/// The first block of the journal on `device` is its superblock, and says whether the log is empty:
+/// `s_start` is zero.
 fn log_is_empty(device: &Path, offset: usize) -> bool {
     let bytes = fs::read(device).unwrap();
     bytes[offset + 0x1C..offset + 0x20] == [0; 4]
@@ -222,7 +223,8 @@ fn a_remount_of_one_mount_changes_the_others_only_from_read_only_to_writable_and
     };
     let can_write = |directory: &Path| fs::write(directory.join("file"), "x").is_ok();
 
-    // The options that mount(8) passes when only `exec` of this mount is to change: those of the mount, too.
+    // The options that mount(8) passes when only `exec` of this mount is to change: those of the
+    // mount, too.
     change(&other, "bind,ro,nosuid,nodev,relatime,noexec");
     assert_eq!(options(&other), "ro,nosuid,nodev,noexec,relatime");
     change(&other, "suid");
@@ -249,7 +251,8 @@ fn a_remount_of_one_mount_changes_the_others_only_from_read_only_to_writable_and
     assert_eq!(options(first.path()), "rw,nosuid,nodev,noexec,relatime");
     change(first.path(), "rw");
     assert!(can_write(first.path()) && !can_write(&other));
-    // The other one is read-only by itself now. As in Linux, that is no reason to leave the volume writable.
+    // The other one is read-only by itself now. As in Linux, that is no reason to leave the volume
+    // writable.
     assert!(needs_recovery(&fixture.image));
     change(&other, "ro");
     assert!(!can_write(first.path()) && !needs_recovery(&fixture.image));

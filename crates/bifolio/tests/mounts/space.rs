@@ -38,11 +38,11 @@ fn open(path: &Path, flags: OFlags) -> Result<File, Errno> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o666)).map(File::from)
 }
 
-/// Appends to a new file until the volume is full, in parts of `blocks` blocks and then of one block. Returns the
-/// number of blocks and the error.
+/// Appends to a new file until the volume is full, in parts of `blocks` blocks and then of one
+/// block. Returns the number of blocks and the error.
 ///
-/// The volume is full when a write fails with no writeback on its way: the kernel counts a block twice for a moment,
-/// as allocated and as delayed.
+/// The volume is full when a write fails with no writeback on its way: the kernel counts a block
+/// twice for a moment, as allocated and as delayed.
 fn fill(path: &Path, blocks: usize) -> Result<(u64, Errno), Errno> {
     let file = open(path, OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND)?;
     let data = vec![7; blocks * BLOCK as usize];
@@ -105,8 +105,8 @@ fn available(root: &Path) -> u64 {
     rustix::fs::statvfs(root).unwrap().f_bavail
 }
 
-/// Fills a volume as the user nobody, and notes the calls that `users` can make then, and those that nobody can make
-/// after the file is removed.
+/// Fills a volume as the user nobody, and notes the calls that `users` can make then, and those
+/// that nobody can make after the file is removed.
 fn fill_and_try(root: &Path, users: &[(&str, u32, u32)], notes: &mut Notes) {
     let all = root.join("shared");
     fs::create_dir(&all).unwrap();

@@ -1,5 +1,5 @@
-//! SQLite on mounts of f2fs: it writes its databases atomically, without a journal file, and finds them consistent after
-//! the server was killed. `scripts/fetch-sqlite` builds it.
+//! SQLite on mounts of f2fs: it writes its databases atomically, without a journal file, and finds
+//! them consistent after the server was killed. `scripts/fetch-sqlite` builds it.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,5 @@
-//! Times of files on mounts, compared with the kernel's ext4: stored times, and times that stat shows.
+//! Times of files on mounts, compared with the kernel's ext4: stored times, and times that stat
+//! shows.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,5 @@
-//! Data that is not written back yet, in the kernel or in the volume. It must be visible to programs that search for
-//! holes, count blocks, copy, punch holes and read directly.
+//! Data that is not written back yet, in the kernel or in the volume. It must be visible to
+//! programs that search for holes, count blocks, copy, punch holes and read directly.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -83,7 +83,8 @@ fn sparse_copies_contain_unwritten_data() {
         let file = create_sparse(&path);
         file.write_all_at(DATA, AT as u64).unwrap();
         check_copies(&path, &format!("{options}, open"));
-        // Before the first write through a second descriptor, the attributes in the kernel are as old as possible.
+        // Before the first write through a second descriptor, the attributes in the kernel are as
+        // old as possible.
         let late = OpenOptions::new().write(true).open(&path).unwrap();
         late.write_all_at(DATA, 100_000).unwrap();
         check_holes(&path, &format!("{options}, open"));

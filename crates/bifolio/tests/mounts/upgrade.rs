@@ -1,4 +1,5 @@
-//! Mounts that begin read-only and become writable by a remount, as the root file system does when a host starts.
+//! Mounts that begin read-only and become writable by a remount, as the root file system does when
+//! a host starts.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek};
@@ -44,7 +45,8 @@ fn stays_read_only(mount: &Mount<'_>, reason: &str) {
     assert_eq!(fs::read(mount.path().join("kept")).unwrap(), b"kept\n");
 }
 
-/// Leaves the image as after a power cut, with a file `kept` and a directory with the file `inside`.
+/// Leaves the image as after a power cut, with a file `kept` and a directory with the file
+/// `inside`.
 fn leave_unclean(fixture: &Fixture) {
     let mount = fixture.mount(&["-o", "rw,noloop"]);
     fs::create_dir(mount.path().join("directory")).unwrap();

@@ -116,7 +116,8 @@ pub fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-/// Returns names, types, permissions, owners, link counts and link targets of all files below `folder`.
+/// Returns names, types, permissions, owners, link counts and link targets of all files below
+/// `folder`.
 pub fn facts(folder: &Path) -> String {
     shell(
         folder,

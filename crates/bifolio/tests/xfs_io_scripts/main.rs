@@ -1,5 +1,5 @@
-//! xfs_io scripts on mounts of bifolio and of the kernel: the output, the bytes and the extents are the same.
-//! Extents are compared as the kernel and as bifolio report them.
+//! xfs_io scripts on mounts of bifolio and of the kernel: the output, the bytes and the extents are
+//! the same. Extents are compared as the kernel and as bifolio report them.
 
 #[path = "../mounting/mod.rs"]
 mod mounting;

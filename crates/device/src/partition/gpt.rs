@@ -66,8 +66,8 @@ struct RawEntry {
 }
 const _: () = assert!(size_of::<RawEntry>() == 128);
 
-/// Returns the table, or `None` if there is no header for any of the sector `sizes`. Uses the backup if the first
-/// header or its entries are damaged.
+/// Returns the table, or `None` if there is no header for any of the sector `sizes`. Uses the
+/// backup if the first header or its entries are damaged.
 pub(super) fn read(
     device: &dyn BlockDevice,
     sizes: &[SectorSize],

@@ -1,5 +1,6 @@
-//! The master boot record, and the chains of extended boot records with logical partitions.
-//! Layout: the record's last two bytes are 55 AA; the four entries of 16 bytes before them are the partitions.
+//! The master boot record, and the chains of extended boot records with logical partitions. Layout:
+//! the record's last two bytes are 55 AA; the four entries of 16 bytes before them are the
+//! partitions.
 
 use base::{DeviceOffset, Error, Location, Problem, Result};
 use zerocopy::little_endian::U32;
@@ -69,8 +70,8 @@ pub(super) struct BootRecord {
     entries: [RawEntry; 4],
 }
 
-/// Returns the record of the image, if there is one. A file system's boot sector has the same mark, but
-/// code in place of the entries.
+/// Returns the record of the image, if there is one. A file system's boot sector has the same mark,
+/// but code in place of the entries.
 pub(super) fn read(device: &dyn BlockDevice) -> Result<Option<BootRecord>> {
     let record = BootRecord::read(device, DeviceOffset(0))?;
     let plausible = |record: &BootRecord| record.entries.iter().all(|entry| entry.boot & 0x7F == 0);
@@ -125,8 +126,8 @@ impl BootRecord {
         Ok(PartitionTable { kind: TableKind::Mbr, sector_size, partitions, damage })
     }
 
-    /// Returns 4096 if the record of an extended partition is found with this sector size and not with 512. Otherwise
-    /// returns 512.
+    /// Returns 4096 if the record of an extended partition is found with this sector size and not
+    /// with 512. Otherwise returns 512.
     fn guess_sector_size(&self, device: &dyn BlockDevice) -> Result<SectorSize> {
         for entry in self.entries.iter().filter(|entry| entry.is_used() && entry.is_extended()) {
             for size in SectorSize::ALL {
@@ -156,8 +157,9 @@ impl BootRecord {
     }
 }
 
-/// The chain of records in one extended partition. Each record has an entry for a logical partition, whose sectors
-/// count from the record, and an entry for the next record, whose sectors count from the chain's start.
+/// The chain of records in one extended partition. Each record has an entry for a logical
+/// partition, whose sectors count from the record, and an entry for the next record, whose sectors
+/// count from the chain's start.
 struct Chain<'a> {
     device: &'a dyn BlockDevice,
     sector_size: SectorSize,
@@ -165,7 +167,8 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// Adds the logical partitions of all records. `reference` is the offset of the entry for the first record.
+    /// Adds the logical partitions of all records. `reference` is the offset of the entry for the
+    /// first record.
     fn follow(
         &self,
         mut reference: DeviceOffset,
@@ -200,9 +203,9 @@ impl Chain<'_> {
         Err(corrupt(reference, problem))
     }
 
-    /// Returns whether the slot has a logical partition. The format does not use the last two slots, which may contain
-    /// anything. The host accepts them only if they are plausible. This function does the same, so that partitions get
-    /// the same numbers.
+    /// Returns whether the slot has a logical partition. The format does not use the last two
+    /// slots, which may contain anything. The host accepts them only if they are plausible. This
+    /// function does the same, so that partitions get the same numbers.
     fn is_logical(&self, record: &BootRecord, slot: usize, sector: u64) -> bool {
         let entry = record.entries[slot];
         let inside = || sector + entry.end() <= self.extended.end() && entry.start() > 0;

@@ -1,8 +1,8 @@
 //! Partition tables of disk images. Not here: the two kinds of table (`gpt`, `mbr`).
 //!
-//! No other crate is used to parse them, since images are not trusted: `gpt` 4.1
-//! asserts the entry size and allocates memory for an unchecked count, and `mbrman` 0.6 adds
-//! sector numbers without checks, follows chains of any length and depends on an abandoned serializer.
+//! No other crate is used to parse them, since images are not trusted: `gpt` 4.1 asserts the entry
+//! size and allocates memory for an unchecked count, and `mbrman` 0.6 adds sector numbers without
+//! checks, follows chains of any length and depends on an abandoned serializer.
 
 mod gpt;
 mod mbr;
@@ -57,7 +57,8 @@ impl TableKind {
 /// An entry of a table. Its range may be outside the image, until it is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Partition {
-    /// The number that the host uses: from 1 for GPT entries, 1 to 4 for MBR entries, from 5 for logical partitions.
+    /// The number that the host uses: from 1 for GPT entries, 1 to 4 for MBR entries, from 5 for
+    /// logical partitions.
     pub number: u32,
     /// The first sector.
     pub first_sector: u64,
@@ -83,8 +84,9 @@ pub struct PartitionTable {
 }
 
 impl PartitionTable {
-    /// Reads the table of `device`. If `sector_size` is `None`, tries both. A GPT header is at a different offset for
-    /// each size. For an MBR, the size is 512 bytes, unless its extended partitions are found only with 4096.
+    /// Reads the table of `device`. If `sector_size` is `None`, tries both. A GPT header is at a
+    /// different offset for each size. For an MBR, the size is 512 bytes, unless its extended
+    /// partitions are found only with 4096.
     pub fn read(device: &dyn BlockDevice, sector_size: Option<SectorSize>) -> Result<Self> {
         let record = mbr::read(device)?;
         if record.as_ref().is_none_or(mbr::BootRecord::protects_gpt) {
@@ -144,7 +146,8 @@ impl PartitionTable {
         Some(part.found_despite(self.damage.clone()))
     }
 
-    /// Returns the bytes of partition `number` that `device` has, if that has the first one of them.
+    /// Returns the bytes of partition `number` that `device` has, if that has the first one of
+    /// them.
     fn present_range(&self, device: &dyn BlockDevice, number: u32) -> Option<Range<u64>> {
         let partition = self.partitions.iter().find(|partition| partition.number == number)?;
         let unit = self.sector_size.bytes();

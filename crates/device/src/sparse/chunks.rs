@@ -1,6 +1,6 @@
-//! The chunks of an Android sparse image: parsing into runs of bytes with one source.
-//! Source of the format: `sparse_format.h` and the tools of libsparse in the Android Open Source Project.
-//! Not here: reads of the image's contents.
+//! The chunks of an Android sparse image: parsing into runs of bytes with one source. Source of the
+//! format: `sparse_format.h` and the tools of libsparse in the Android Open Source Project. Not
+//! here: reads of the image's contents.
 
 use base::{Container, DeviceOffset, Error, Location, Problem, Result, Unsupported};
 use zerocopy::little_endian::{U16, U32};
@@ -12,14 +12,15 @@ use crate::BlockDevice;
 pub(super) const MAGIC: u32 = 0xed26_ff3a;
 /// The only known major version. Other minor versions are compatible.
 const MAJOR_VERSION: u16 = 1;
-/// The maximum number of chunks. Their runs take at most 64 MiB. An image of 16 GiB with blocks of 4 KiB has at most as
-/// many.
+/// The maximum number of chunks. Their runs take at most 64 MiB. An image of 16 GiB with blocks of
+/// 4 KiB has at most as many.
 const CHUNKS_MAX: u32 = 1 << 22;
 /// The minimum size of blocks. It limits the pieces into which a request is split.
 const BLOCK_BYTES_MIN: u32 = 512;
 /// The maximum size of blocks. It keeps the size of the image below 2^62.
 const BLOCK_BYTES_MAX: u32 = 1 << 30;
-/// The size of the window through which chunk headers are read. Runs of chunks without data share one read.
+/// The size of the window through which chunk headers are read. Runs of chunks without data share
+/// one read.
 const WINDOW_BYTES: u64 = 4096;
 
 const HEADER: &str = "sparse image header";
@@ -74,11 +75,13 @@ const _: () = assert!(size_of::<RawChunk>() == 12);
 pub(super) enum Source {
     /// Adjacent bytes of the file.
     File(DeviceOffset),
-    /// A repeated pattern of 4 bytes, which begins at each multiple of 4. Zero for bytes that the image does not define.
+    /// A repeated pattern of 4 bytes, which begins at each multiple of 4. Zero for bytes that the
+    /// image does not define.
     Fill([u8; 4]),
 }
 
-/// A run of blocks with one source. It ends where the next one begins. 16 bytes, since there may be millions.
+/// A run of blocks with one source. It ends where the next one begins. 16 bytes, since there may be
+/// millions.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     /// The first block.
@@ -110,8 +113,8 @@ impl Run {
 
 /// The runs of an image.
 ///
-/// Invariants: the first run begins at block 0, runs ascend strictly and begin before `blocks`, and the file has all
-/// bytes of all runs from it. There is a run unless the image is empty.
+/// Invariants: the first run begins at block 0, runs ascend strictly and begin before `blocks`, and
+/// the file has all bytes of all runs from it. There is a run unless the image is empty.
 #[derive(Debug)]
 pub(super) struct Chunks {
     block_bytes: u32,
@@ -131,8 +134,8 @@ pub(super) struct Part {
 }
 
 impl Chunks {
-    /// Reads the chunk headers of the sparse image in `device`. Errors: `Corrupt`, and `Unsupported` for more chunks or
-    /// smaller blocks than the limits.
+    /// Reads the chunk headers of the sparse image in `device`. Errors: `Corrupt`, and
+    /// `Unsupported` for more chunks or smaller blocks than the limits.
     pub(super) fn read(device: &dyn BlockDevice) -> Result<Self> {
         let mut window = Window { device, start: 0, bytes: Vec::new() };
         let header = window.view::<RawHeader>(0, HEADER)?;
@@ -196,7 +199,8 @@ impl Chunks {
         u64::from(self.leading_gap) * u64::from(self.block_bytes)
     }
 
-    /// Returns the parts of `length` bytes from `start` on, in order. The range is within the image.
+    /// Returns the parts of `length` bytes from `start` on, in order. The range is within the
+    /// image.
     pub(super) fn parts(&self, start: u64, length: u64) -> impl Iterator<Item = Part> + '_ {
         let unit = u64::from(self.block_bytes);
         let end = start + length;
@@ -233,7 +237,8 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// Checks the chunk, of which at most `blocks_max` blocks may follow. Returns its end in the file of `file_bytes`.
+    /// Checks the chunk, of which at most `blocks_max` blocks may follow. Returns its end in the
+    /// file of `file_bytes`.
     fn check(&self, file_bytes: u64, blocks_max: u32, block_bytes: u32) -> Result<u64> {
         let data_bytes = match self.kind {
             RAW => u64::from(self.blocks) * u64::from(block_bytes),

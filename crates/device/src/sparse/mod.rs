@@ -17,8 +17,9 @@ use chunks::{Chunks, Source};
 /// The bytes at the beginning of an image without which no file system or partition table is found.
 const NEEDED_BYTES: u64 = 4096;
 
-/// The contents of an Android sparse image. Reads become reads of the file, of as few parts as there are chunks.
-/// Parts that the image does not define read as zeroes, as after `simg2img`. Checksums in the image are not verified.
+/// The contents of an Android sparse image. Reads become reads of the file, of as few parts as
+/// there are chunks. Parts that the image does not define read as zeroes, as after `simg2img`.
+/// Checksums in the image are not verified.
 #[derive(Debug)]
 pub struct SparseDevice {
     file: SharedDevice,
@@ -31,8 +32,9 @@ pub(crate) fn has_magic(beginning: &[u8]) -> bool {
 }
 
 impl SparseDevice {
-    /// Opens the sparse image in `file`. This reads all chunk headers. Errors: `Corrupt`, and `Unsupported` for an image
-    /// with more than 4 Mi chunks, or with blocks of less than 512 bytes.
+    /// Opens the sparse image in `file`. This reads all chunk headers. Errors: `Corrupt`, and
+    /// `Unsupported` for an image with more than 4 Mi chunks, or with blocks of less than 512
+    /// bytes.
     pub fn open(file: SharedDevice) -> Result<Self> {
         let chunks = Chunks::read(&*file)?;
         Ok(Self { file, chunks })
@@ -43,12 +45,14 @@ impl SparseDevice {
         Chunks::read(file).map(drop)
     }
 
-    /// Returns whether the image does not define its beginning, as the later pieces of a split image.
+    /// Returns whether the image does not define its beginning, as the later pieces of a split
+    /// image.
     pub(crate) fn begins_with_gap(&self) -> bool {
         self.chunks.leading_gap() >= NEEDED_BYTES
     }
 
-    /// Ends a read if it needs nothing from the file. Otherwise adds the reads of the file to `below`.
+    /// Ends a read if it needs nothing from the file. Otherwise adds the reads of the file to
+    /// `below`.
     fn read(&self, mut bio: Bio, below: &mut Vec<Bio>) {
         let range = match bio.range_within(self.size()) {
             Ok(range) => range,

@@ -24,12 +24,14 @@ enum Bytes {
 }
 
 impl Bitmap {
-    /// Returns the number of bits that have a meaning. The bits behind them in the block are padding.
+    /// Returns the number of bits that have a meaning. The bits behind them in the block are
+    /// padding.
     pub fn length(&self) -> u32 {
         self.length
     }
 
-    /// Returns whether a bit is set: its cluster or inode is in use. Bits from `length` on count as set.
+    /// Returns whether a bit is set: its cluster or inode is in use. Bits from `length` on count as
+    /// set.
     pub fn is_set(&self, bit: u32) -> bool {
         if bit >= self.length {
             return true;

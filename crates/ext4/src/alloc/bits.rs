@@ -25,7 +25,8 @@ pub(super) fn fill(block: &mut [u8], bits: Range<u32>, value: bool) {
     }
 }
 
-/// Returns the first sequence of bits in the range that are not `value`. Bits outside the block count as set.
+/// Returns the first sequence of bits in the range that are not `value`. Bits outside the block
+/// count as set.
 pub(super) fn first_other(block: &[u8], bits: Range<u32>, value: bool) -> Option<Extent> {
     let other = |byte: usize, mask: u8| {
         let found = block.get(byte).copied().unwrap_or(u8::MAX);
@@ -61,9 +62,9 @@ pub(super) fn first_from(block: &[u8], bits: Range<u32>, value: bool) -> Option<
     Some(byte as u32 * 8 + bits.trailing_zeros())
 }
 
-/// Returns the change of the crc32c of a bitmap's first `covered` bytes when all bits of the range are flipped. The
-/// caller applies it by exclusive or. A crc is linear, so the other bytes need not be read again. For large blocks,
-/// that would cost half as much as the rest of an allocation.
+/// Returns the change of the crc32c of a bitmap's first `covered` bytes when all bits of the range
+/// are flipped. The caller applies it by exclusive or. A crc is linear, so the other bytes need not
+/// be read again. For large blocks, that would cost half as much as the rest of an allocation.
 pub(super) fn checksum_change(bits: Range<u32>, covered: u32) -> u32 {
     let bits = bits.start..bits.end.min(covered * 8);
     if bits.is_empty() {

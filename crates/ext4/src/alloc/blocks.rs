@@ -1,4 +1,5 @@
-//! Allocation and freeing of blocks, in whole clusters. Not here: the choice of clusters (`policy.rs`).
+//! Allocation and freeing of blocks, in whole clusters. Not here: the choice of clusters
+//! (`policy.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,17 +17,20 @@ use crate::journal::Handle;
 use crate::layout::geometry::Geometry;
 
 const STRUCTURE: &str = "block reference";
-/// The maximum number of bitmaps that are read for one request to find an extent that is long enough.
+/// The maximum number of bitmaps that are read for one request to find an extent that is long
+/// enough.
 const LOADS_MAX: usize = 8;
-/// The number of searches through all groups while the counts have free clusters. During a search, other threads may
-/// free clusters in a group that was already searched, and allocate those in the next one.
+/// The number of searches through all groups while the counts have free clusters. During a search,
+/// other threads may free clusters in a group that was already searched, and allocate those in the
+/// next one.
 const ROUNDS_MAX: usize = 8;
 
 impl Allocator {
-    /// Allocates at least one and at most `wanted` contiguous blocks, from `goal` on if these are free, or else near
-    /// it, in the groups that it permits. With `bigalloc`, allocates whole clusters, whose number is rounded up.
-    /// Preallocates free blocks behind them, as `preallocation` requests. Returns the first block and the number of
-    /// blocks. Changes up to [`super::allocatorATE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
+    /// Allocates at least one and at most `wanted` contiguous blocks, from `goal` on if these are
+    /// free, or else near it, in the groups that it permits. With `bigalloc`, allocates whole
+    /// clusters, whose number is rounded up. Preallocates free blocks behind them, as
+    /// `preallocation` requests. Returns the first block and the number of blocks. Changes up to
+    /// [`super::allocatorATE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
     pub(crate) fn allocate_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -84,9 +88,9 @@ impl Allocator {
         (start, count.min(geometry.block_count - start.0))
     }
 
-    /// Frees the clusters of blocks of data. They are not allocated again before this change is durable. Changes up to
-    /// [`super::FREE_CREDITS`] blocks for each of their groups. Errors: `Corrupt` if blocks are free already, or
-    /// belong to the format's own structures.
+    /// Frees the clusters of blocks of data. They are not allocated again before this change is
+    /// durable. Changes up to [`super::FREE_CREDITS`] blocks for each of their groups. Errors:
+    /// `Corrupt` if blocks are free already, or belong to the format's own structures.
     pub(crate) fn free_blocks(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
@@ -114,8 +118,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Frees a block of metadata, with its cluster. It is not checkpointed or replayed any more. Changes up to
-    /// [`super::FREE_METADATA_CREDITS`] blocks.
+    /// Frees a block of metadata, with its cluster. It is not checkpointed or replayed any more.
+    /// Changes up to [`super::FREE_METADATA_CREDITS`] blocks.
     pub(crate) fn free_metadata_block(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
@@ -193,7 +197,8 @@ struct Search<'a> {
     allocator: &'a Allocator,
     /// The number of clusters to allocate.
     wanted: u32,
-    /// The number of groups, from the first one on, that they may be in. The goal is in one of them.
+    /// The number of groups, from the first one on, that they may be in. The goal is in one of
+    /// them.
     groups: u32,
     /// The inode and the number of clusters to preallocate for it behind the wanted ones.
     preallocation: Option<(InodeNumber, u32)>,

@@ -1,6 +1,6 @@
-//! Checks of inodes that a bitmap marks free. The bitmap is compared with its group's descriptor once, and an inode's
-//! record is checked before the inode is allocated. As in the kernel, no inode is allocated in a group that fails.
-//! Not here: the choice of an inode.
+//! Checks of inodes that a bitmap marks free. The bitmap is compared with its group's descriptor
+//! once, and an inode's record is checked before the inode is allocated. As in the kernel, no inode
+//! is allocated in a group that fails. Not here: the choice of an inode.
 
 use base::view::view_at;
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
@@ -15,8 +15,8 @@ use crate::layout::group::GroupDescriptor;
 use crate::ondisk::inode::RawInode;
 
 impl Allocator {
-    /// Compares a group's inode bitmap with its descriptor when the group is first used. A group whose bitmap
-    /// contradicts the descriptor is closed to allocation.
+    /// Compares a group's inode bitmap with its descriptor when the group is first used. A group
+    /// whose bitmap contradicts the descriptor is closed to allocation.
     pub(super) fn load_inodes(
         &self,
         group: &mut Group,
@@ -36,7 +36,8 @@ impl Allocator {
         checked.or_else(|error| self.close_to_inodes(group, descriptor, error))
     }
 
-    /// Closes a group to inode allocation if `error` is corruption, and records the error. Returns `error`.
+    /// Closes a group to inode allocation if `error` is corruption, and records the error. Returns
+    /// `error`.
     pub(super) fn close_to_inodes<R>(
         &self,
         group: &mut Group,
@@ -55,8 +56,9 @@ impl Allocator {
         Err(error)
     }
 
-    /// Checks an inode that the bitmap marks free. Returns its block of the inode table, if that block was never
-    /// written. Errors: `Corrupt` if its record is in use, or if it was unlinked and is still open.
+    /// Checks an inode that the bitmap marks free. Returns its block of the inode table, if that
+    /// block was never written. Errors: `Corrupt` if its record is in use, or if it was unlinked
+    /// and is still open.
     pub(super) fn check_unused(
         &self,
         descriptor: &GroupDescriptor,
@@ -79,9 +81,10 @@ impl Allocator {
 }
 
 impl Core {
-    /// Returns whether the inode is free, and its block of the inode table may never have been written. The block may
-    /// then have any contents, even those of an inode of another volume. The descriptor alone is not enough: if its
-    /// count of unused inodes were wrong, a file would be lost. Errors: `Corrupt` if the inode bitmap is damaged.
+    /// Returns whether the inode is free, and its block of the inode table may never have been
+    /// written. The block may then have any contents, even those of an inode of another volume. The
+    /// descriptor alone is not enough: if its count of unused inodes were wrong, a file would be
+    /// lost. Errors: `Corrupt` if the inode bitmap is damaged.
     pub(crate) fn is_inode_unwritten(&self, number: InodeNumber) -> Result<bool> {
         let (group, index) = self.geometry().inode_position(number)?;
         let descriptor = self.group(group)?;
@@ -125,7 +128,8 @@ pub(super) fn reserved_in(geometry: &Geometry, group: GroupNumber) -> u32 {
     reserved.min(geometry.inodes_per_group.into()) as u32
 }
 
-/// Returns the number of inodes at the beginning of a group that may have been used. Later inodes were never used.
+/// Returns the number of inodes at the beginning of a group that may have been used. Later inodes
+/// were never used.
 fn ever_used(geometry: &Geometry, descriptor: &GroupDescriptor) -> u32 {
     if !geometry.has_group_checksums() {
         return geometry.inodes_per_group;
@@ -136,8 +140,8 @@ fn ever_used(geometry: &Geometry, descriptor: &GroupDescriptor) -> u32 {
     geometry.inodes_per_group.saturating_sub(descriptor.unused_inodes)
 }
 
-/// Returns the block of the inode table with this inode if it may never have been written: all of its inodes are
-/// behind the last one that was ever used.
+/// Returns the block of the inode table with this inode if it may never have been written: all of
+/// its inodes are behind the last one that was ever used.
 pub(super) fn unwritten_block(
     geometry: &Geometry,
     descriptor: &GroupDescriptor,

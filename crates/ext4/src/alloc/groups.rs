@@ -18,20 +18,22 @@ pub(super) const BLOCK_BITMAP: &str = "block bitmap";
 pub(super) const INODE_BITMAP: &str = "inode bitmap";
 pub(super) const DESCRIPTOR: &str = "group descriptor";
 
-/// The approximate maximum of free extents in memory, over all groups. With more, the indexes of some groups are
-/// dropped.
+/// The approximate maximum of free extents in memory, over all groups. With more, the indexes of
+/// some groups are dropped.
 const INDEXED_MAX: usize = 1 << 20;
 
 /// The state of one group in memory. Its descriptor is read whenever it is needed.
 #[derive(Default)]
 pub(super) struct Group {
-    /// The index of free clusters that may be allocated. It is built from the bitmap when it is first needed.
+    /// The index of free clusters that may be allocated. It is built from the bitmap when it is
+    /// first needed.
     pub free: Option<FreeExtents>,
     /// Free clusters that a transaction freed which is not durable yet.
     pub deferred: FreeExtents,
     /// Preallocated clusters. Without an index, there are none.
     pub preallocations: GroupPreallocations,
-    /// The whole checksum of the block bitmap, after it was computed. Descriptors may have only a half of it.
+    /// The whole checksum of the block bitmap, after it was computed. Descriptors may have only a
+    /// half of it.
     block_checksum: Option<u32>,
     /// The whole checksum of the inode bitmap, after it was computed.
     inode_checksum: Option<u32>,
@@ -121,8 +123,8 @@ impl Group {
 }
 
 impl Allocator {
-    /// Builds the index of free clusters of a group, if there is none. Closes a group whose bitmap is inconsistent
-    /// with itself or its descriptor.
+    /// Builds the index of free clusters of a group, if there is none. Closes a group whose bitmap
+    /// is inconsistent with itself or its descriptor.
     pub(super) fn load_group(&self, number: GroupNumber, group: &mut Group) -> Result<()> {
         if let Some(error) = &group.damage {
             return Err(error.clone());
@@ -177,8 +179,8 @@ impl Allocator {
         Ok(free)
     }
 
-    /// Marks clusters as in use or free, in the bitmap and in `descriptor`, which the caller writes. Errors: `Corrupt`,
-    /// before any change, if any of them is marked so already.
+    /// Marks clusters as in use or free, in the bitmap and in `descriptor`, which the caller
+    /// writes. Errors: `Corrupt`, before any change, if any of them is marked so already.
     pub(super) fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,
@@ -215,8 +217,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Marks an inode as in use or free, in the bitmap and in `descriptor`. The caller updates the counts of
-    /// `descriptor`, and writes it.
+    /// Marks an inode as in use or free, in the bitmap and in `descriptor`. The caller updates the
+    /// counts of `descriptor`, and writes it.
     pub(super) fn mark_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -244,9 +246,9 @@ impl Allocator {
         Ok(())
     }
 
-    /// Flips bits. On a volume with checksums, returns the new checksum. If the previous checksum, `before`, is known,
-    /// the new one is computed from it and the changed bits. So if other code has changed the block since, the checksum
-    /// does not match, and the damage is detected.
+    /// Flips bits. On a volume with checksums, returns the new checksum. If the previous checksum,
+    /// `before`, is known, the new one is computed from it and the changed bits. So if other code
+    /// has changed the block since, the checksum does not match, and the damage is detected.
     fn mark(
         &self,
         handle: &mut Handle<'_>,
@@ -350,7 +352,8 @@ struct BitmapBlock {
 }
 
 impl BitmapBlock {
-    /// Returns the whole checksum of the bitmap. Errors: `Corrupt` if it differs from the descriptor's.
+    /// Returns the whole checksum of the bitmap. Errors: `Corrupt` if it differs from the
+    /// descriptor's.
     fn checksum(
         &self,
         seed: u32,

@@ -1,5 +1,5 @@
-//! Allocation and freeing of inodes. Not here: the choice of a group (`placement.rs`), checks of free inodes
-//! (`free_inodes.rs`), and the contents of inodes.
+//! Allocation and freeing of inodes. Not here: the choice of a group (`placement.rs`), checks of
+//! free inodes (`free_inodes.rs`), and the contents of inodes.
 
 use std::sync::atomic::Ordering;
 
@@ -15,8 +15,9 @@ use crate::layout::geometry::Geometry;
 use crate::layout::group::GroupDescriptor;
 
 impl Allocator {
-    /// Allocates a free inode for a new file in the directory `parent`. Its record has its old contents, or is zero.
-    /// Changes up to [`super::ALLOCATE_INODE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
+    /// Allocates a free inode for a new file in the directory `parent`. Its record has its old
+    /// contents, or is zero. Changes up to [`super::ALLOCATE_INODE_CREDITS`] blocks. Errors:
+    /// `NoSpace`, before any change.
     pub(crate) fn allocate_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -41,8 +42,8 @@ impl Allocator {
         allocated.unwrap_or_else(|| Err(damage.unwrap_or(Error::NoSpace)))
     }
 
-    /// Allocates the first free inode of a group. If the group's inode bitmap is damaged, closes the group to
-    /// allocation and stores the error in `damage`.
+    /// Allocates the first free inode of a group. If the group's inode bitmap is damaged, closes
+    /// the group to allocation and stores the error in `damage`.
     fn allocate_inode_in_group(
         &self,
         handle: &mut Handle<'_>,
@@ -78,8 +79,8 @@ impl Allocator {
         Ok(Some(number_of(geometry, &descriptor, index)))
     }
 
-    /// Returns the first inode of a group that is free and not reserved. Returns its block of the inode table, too, if
-    /// that block was never written.
+    /// Returns the first inode of a group that is free and not reserved. Returns its block of the
+    /// inode table, too, if that block was never written.
     fn find_free_inode(
         &self,
         group: &mut Group,
@@ -97,8 +98,8 @@ impl Allocator {
             .or_else(|error| self.close_to_inodes(group, descriptor, error))
     }
 
-    /// Frees a deleted inode, as [`free_inode`](Self::free_inode) does. If corruption prevents that, records the error,
-    /// and leaves the inode marked as used for e2fsck, as the kernel does.
+    /// Frees a deleted inode, as [`free_inode`](Self::free_inode) does. If corruption prevents
+    /// that, records the error, and leaves the inode marked as used for e2fsck, as the kernel does.
     pub(crate) fn retire_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -116,7 +117,8 @@ impl Allocator {
     }
 
     /// Frees an inode. No directory entry refers to it, and its record is cleared. Changes up to
-    /// [`super::FREE_INODE_CREDITS`] blocks. Errors: `Corrupt` if it is free already, or reserved for the format.
+    /// [`super::FREE_INODE_CREDITS`] blocks. Errors: `Corrupt` if it is free already, or reserved
+    /// for the format.
     pub(crate) fn free_inode(
         &self,
         handle: &mut Handle<'_>,

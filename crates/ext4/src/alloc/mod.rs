@@ -1,5 +1,5 @@
-//! Allocation and freeing of clusters and inodes, and reservation of clusters for delayed allocation.
-//! Not here: the users of blocks and inodes, and making the changes durable.
+//! Allocation and freeing of clusters and inodes, and reservation of clusters for delayed
+//! allocation. Not here: the users of blocks and inodes, and making the changes durable.
 //!
 //! - `bits.rs`: bitmap blocks (a group's free extents are `fs::FreeExtents`)
 //! - `tally.rs`, `policy.rs`, `placement.rs`: the choice of a group, and of a position in it
@@ -11,8 +11,8 @@
 //! - `recovery.rs`: the operations on blocks in a recovery
 //! - `trim.rs`: discards of free space
 //!
-//! A freed cluster is free in its bitmap and in the counts at once, but *deferred*: it is not allocated before the
-//! transaction that freed it is durable (J3).
+//! A freed cluster is free in its bitmap and in the counts at once, but *deferred*: it is not
+//! allocated before the transaction that freed it is durable (J3).
 
 pub(crate) mod bitmap;
 mod bits;
@@ -55,7 +55,8 @@ use crate::ranks;
 
 /// The maximum number of blocks that [`Allocator::allocate_blocks`] changes.
 pub(crate) const ALLOCATE_CREDITS: u32 = 2;
-/// The maximum number of blocks that [`Allocator::free_blocks`] changes for each group of the freed blocks.
+/// The maximum number of blocks that [`Allocator::free_blocks`] changes for each group of the freed
+/// blocks.
 pub(crate) const FREE_CREDITS: u32 = 2;
 /// The maximum number of blocks that [`Allocator::free_metadata_block`] changes or revokes.
 pub(crate) const FREE_METADATA_CREDITS: u32 = FREE_CREDITS + 1;
@@ -66,8 +67,8 @@ pub(crate) const FREE_INODE_CREDITS: u32 = 2;
 
 /// The maximum number of groups of a volume that is open for writing. Each has its state in memory.
 const GROUPS_MAX: u32 = 1 << 22;
-/// The number of commits after which an operation that finds no space fails, even if further commits would release
-/// more: other threads may use what a commit releases.
+/// The number of commits after which an operation that finds no space fails, even if further
+/// commits would release more: other threads may use what a commit releases.
 const COMMITS_MAX: u32 = 20;
 
 /// The number of clusters of which the kernel reserves one for its own use.
@@ -87,8 +88,8 @@ pub(crate) enum Purpose {
     ReservedData,
     /// Metadata.
     Metadata,
-    /// Metadata for writeback or the end of I/O, which must not fail for lack of space. It may use the clusters
-    /// that are reserved for this purpose.
+    /// Metadata for writeback or the end of I/O, which must not fail for lack of space. It may use
+    /// the clusters that are reserved for this purpose.
     EndOfIo,
 }
 
@@ -136,7 +137,8 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    /// Reads the descriptors of all groups. With `discard`, freed clusters are discarded on the device.
+    /// Reads the descriptors of all groups. With `discard`, freed clusters are discarded on the
+    /// device.
     pub(crate) fn load(
         core: &Arc<Core>,
         journal: &Arc<Journal>,
@@ -178,8 +180,8 @@ impl Allocator {
         }))
     }
 
-    /// Returns the state for a recovery of a volume, which was `before` without the recovery's changes. It takes no
-    /// memory for groups.
+    /// Returns the state for a recovery of a volume, which was `before` without the recovery's
+    /// changes. It takes no memory for groups.
     pub(crate) fn for_recovery(
         core: &Arc<Core>,
         journal: &Arc<Journal>,
@@ -262,7 +264,8 @@ pub(crate) fn store_totals(
     raw.free_inodes_count = (inodes as u32).into();
 }
 
-/// Returns the number of blocks that the kernel reserves at mount, so that extents can always be split.
+/// Returns the number of blocks that the kernel reserves at mount, so that extents can always be
+/// split.
 pub(crate) fn kernel_reserve(geometry: &Geometry) -> u64 {
     if !geometry.features.has(Feature::Extent) {
         return 0;
@@ -272,9 +275,9 @@ pub(crate) fn kernel_reserve(geometry: &Geometry) -> u64 {
 }
 
 impl Core {
-    /// Returns the right of a user to the blocks reserved for root. Root may allocate them, and so may the user and the
-    /// group that the superblock names. As in the kernel, membership in root's group does not suffice. `is_in_group`
-    /// returns whether the user is in a group.
+    /// Returns the right of a user to the blocks reserved for root. Root may allocate them, and so
+    /// may the user and the group that the superblock names. As in the kernel, membership in root's
+    /// group does not suffice. `is_in_group` returns whether the user is in a group.
     pub(crate) fn reserve_access_of(
         &self,
         uid: u32,
@@ -298,8 +301,8 @@ fn layout(core: &Core) -> Layout {
 }
 
 impl Allocator {
-    /// Reserves clusters for data that is allocated later ([`Purpose::ReservedData`]). They can then be allocated, if
-    /// necessary after a commit. Errors: `NoSpace`.
+    /// Reserves clusters for data that is allocated later ([`Purpose::ReservedData`]). They can
+    /// then be allocated, if necessary after a commit. Errors: `NoSpace`.
     pub(crate) fn reserve(&self, clusters: u64, access: ReserveAccess) -> Result<()> {
         let is_there = self.space.lock().reserve(access, clusters);
         if is_there { Ok(()) } else { Err(Error::NoSpace) }
@@ -307,26 +310,27 @@ impl Allocator {
 
     /// Releases a reservation that is not needed any more.
     pub(crate) fn unreserve(&self, clusters: u64) {
-        // An operation that shut the volume down may not have reported the clusters that it used. After a shutdown,
-        // nothing is allocated.
+        // An operation that shut the volume down may not have reported the clusters that it used.
+        // After a shutdown, nothing is allocated.
         if self.journal.check().is_ok() {
             self.space.lock().unreserve(clusters);
         }
     }
 
-    /// Restores a reservation that was used up for clusters which the caller is about to free again.
+    /// Restores a reservation that was used up for clusters which the caller is about to free
+    /// again.
     pub(crate) fn restore_reservation(&self, clusters: u64) {
         self.space.lock().reserved += clusters;
     }
 
-    /// Returns whether a commit would make more clusters usable, so that an operation that failed with `NoSpace` may
-    /// succeed after it.
+    /// Returns whether a commit would make more clusters usable, so that an operation that failed
+    /// with `NoSpace` may succeed after it.
     fn has_deferred_space(&self) -> bool {
         self.space.lock().deferred > 0
     }
 
-    /// Calls `attempt`, which opens and closes handles of its own. While it fails with `NoSpace` and a commit frees
-    /// space, commits and calls it again.
+    /// Calls `attempt`, which opens and closes handles of its own. While it fails with `NoSpace`
+    /// and a commit frees space, commits and calls it again.
     pub(crate) fn with_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let releases = || self.space.lock().releases;
         for _ in 0..COMMITS_MAX {

@@ -1,6 +1,6 @@
-//! The choice of a group for a new inode. Directories are spread over the volume, so that there is room for their files
-//! near them (after the published idea of Grigory Orlov's allocator).
-//! Not here: allocating the inode.
+//! The choice of a group for a new inode. Directories are spread over the volume, so that there is
+//! room for their files near them (after the published idea of Grigory Orlov's allocator). Not
+//! here: allocating the inode.
 
 use super::policy::Layout;
 use super::tally::Tally;
@@ -10,8 +10,8 @@ const COMPARED_MAX: u32 = 1024;
 /// The number of groups that are tried at doubling distances, before all groups are.
 const PROBES: u32 = 16;
 
-/// Returns the groups for a new file, the best one first. At the end, it returns all groups with a free inode, so
-/// groups may occur twice.
+/// Returns the groups for a new file, the best one first. At the end, it returns all groups with a
+/// free inode, so groups may occur twice.
 pub(super) fn groups_for_file(
     tallies: &[Tally],
     layout: Layout,

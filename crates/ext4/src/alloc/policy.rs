@@ -1,12 +1,13 @@
-//! The choice of clusters: the groups to try, and the extents in them. These functions are pure: they decide by the
-//! tallies and by a group's index of free clusters. Not here: inodes (`placement.rs`), reading groups, allocating.
+//! The choice of clusters: the groups to try, and the extents in them. These functions are pure:
+//! they decide by the tallies and by a group's index of free clusters. Not here: inodes
+//! (`placement.rs`), reading groups, allocating.
 
 use fs::{Extent, FreeExtents};
 
 use super::tally::Tally;
 
-/// The minimum number of clusters of a large request. Large requests are allocated behind the previous one, so that
-/// they do not fill gaps between small files.
+/// The minimum number of clusters of a large request. Large requests are allocated behind the
+/// previous one, so that they do not fill gaps between small files.
 pub(super) const STREAM_CLUSTERS_MIN: u32 = 16;
 
 /// The number of groups, and the size of flexible groups.
@@ -25,8 +26,8 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Returns the position in one of the first `groups` groups, in another group if necessary. Positions in different
-    /// groups stay in different ones as far as possible.
+    /// Returns the position in one of the first `groups` groups, in another group if necessary.
+    /// Positions in different groups stay in different ones as far as possible.
     pub(super) fn within(self, groups: u32) -> Self {
         Self { group: self.group % groups, ..self }
     }
@@ -45,7 +46,8 @@ pub(super) enum Fit {
     Longest,
 }
 
-/// The number of extents that [`Fit::Near`] examines before it chooses any extent that is long enough.
+/// The number of extents that [`Fit::Near`] examines before it chooses any extent that is long
+/// enough.
 const NEAR_EXTENTS: usize = 64;
 
 impl Fit {
@@ -71,7 +73,8 @@ pub(super) struct Attempt {
 }
 
 impl Layout {
-    /// Returns every group once: first those of the same flexible group, from `home` on, then the rest of the volume.
+    /// Returns every group once: first those of the same flexible group, from `home` on, then the
+    /// rest of the volume.
     pub(super) fn outwards(self, home: u32) -> impl Iterator<Item = u32> {
         let flex = home - home % self.groups_per_flex;
         let flex_end = flex.saturating_add(self.groups_per_flex).min(self.groups);
@@ -98,8 +101,8 @@ pub(super) fn near_attempts(
     })
 }
 
-/// Returns an attempt in the group with the longest known extent, for the case that no group has an extent that is long
-/// enough.
+/// Returns an attempt in the group with the longest known extent, for the case that no group has an
+/// extent that is long enough.
 pub(super) fn longest_attempt(tallies: &[Tally]) -> Option<Attempt> {
     let known =
         tallies.iter().zip(0..).filter_map(|(tally, group)| Some((tally.longest()?, group)));

@@ -1,9 +1,10 @@
-//! Preallocation: clusters behind the last one of a growing file, which are set aside for it in memory. So the blocks
-//! of files that grow in turns do not alternate.
-//! Not here: the size of a preallocation (`map_write`), and allocation of clusters.
+//! Preallocation: clusters behind the last one of a growing file, which are set aside for it in
+//! memory. So the blocks of files that grow in turns do not alternate. Not here: the size of a
+//! preallocation (`map_write`), and allocation of clusters.
 //!
-//! Preallocated clusters are free on disk and in all counts. They are allocated to other files if there are no
-//! other clusters (A3), and discarded when no user has the file open for writing any more.
+//! Preallocated clusters are free on disk and in all counts. They are allocated to other files if
+//! there are no other clusters (A3), and discarded when no user has the file open for writing any
+//! more.
 
 use std::collections::HashMap;
 
@@ -25,7 +26,8 @@ pub(crate) struct Preallocation {
     pub blocks: u64,
 }
 
-/// The group of each inode's preallocation. If a thread locks a group, too, it locks the group first.
+/// The group of each inode's preallocation. If a thread locks a group, too, it locks the group
+/// first.
 #[derive(Default)]
 pub(super) struct Preallocations(Mutex<HashMap<InodeNumber, GroupNumber>>);
 
@@ -68,8 +70,8 @@ impl GroupPreallocations {
 }
 
 impl Group {
-    /// Preallocates clusters for an inode that has no preallocation in this group. The caller has removed them from the
-    /// free ones.
+    /// Preallocates clusters for an inode that has no preallocation in this group. The caller has
+    /// removed them from the free ones.
     pub(super) fn preallocate(&mut self, inode: InodeNumber, extent: Extent) {
         self.preallocations.total += extent.length;
         let before = self.preallocations.by_inode.insert(inode, extent);

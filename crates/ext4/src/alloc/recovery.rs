@@ -1,6 +1,7 @@
-//! Allocation and freeing of blocks during recovery, directly in the bitmaps. There is no index of free clusters and no
-//! state of groups in memory, since a hostile volume may have millions of groups. Also here: marking blocks and inodes
-//! that recovery finds in use. Not here: freeing inodes (`inodes.rs`).
+//! Allocation and freeing of blocks during recovery, directly in the bitmaps. There is no index of
+//! free clusters and no state of groups in memory, since a hostile volume may have millions of
+//! groups. Also here: marking blocks and inodes that recovery finds in use. Not here: freeing
+//! inodes (`inodes.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,12 +23,14 @@ use crate::layout::group::GroupDescriptor;
 const FAILED_SEARCHES_MAX: u32 = 1 << 17;
 /// The maximum number of ranges of held clusters that all searches may visit together.
 const HELD_RANGES_MAX: u32 = 1 << 24;
-/// The maximum number of visits: of groups by the blocks of files, and of runs of clusters in a group that are marked.
-/// The blocks of a file may span thousands of groups, and a group may have thousands of runs.
+/// The maximum number of visits: of groups by the blocks of files, and of runs of clusters in a
+/// group that are marked. The blocks of a file may span thousands of groups, and a group may have
+/// thousands of runs.
 const VISITS_MAX: u64 = 1 << 23;
 
-/// The allocator's state during recovery. A cluster is allocated only if it is free now and was free before the
-/// recovery: a cluster that was in use may belong to a file that the recovery has not processed yet.
+/// The allocator's state during recovery. A cluster is allocated only if it is free now and was
+/// free before the recovery: a cluster that was in use may belong to a file that the recovery has
+/// not processed yet.
 pub(super) struct Recovery {
     /// The volume without the recovery's changes.
     before: Arc<Core>,
@@ -36,8 +39,8 @@ pub(super) struct Recovery {
 
 #[derive(Default)]
 struct State {
-    /// Clusters that were free before the recovery but are not allocated: those that the recovery has marked as in use
-    /// and freed again.
+    /// Clusters that were free before the recovery but are not allocated: those that the recovery
+    /// has marked as in use and freed again.
     held: Ranges,
     /// The number of ranges of `held` that searches have visited.
     held_ranges: u32,
@@ -47,7 +50,8 @@ struct State {
     visits: u64,
     /// The number of failed searches in a group.
     failed_searches: u32,
-    /// Groups in which a search has failed. Later searches would fail, too, since freed clusters are not allocated.
+    /// Groups in which a search has failed. Later searches would fail, too, since freed clusters
+    /// are not allocated.
     full: BTreeSet<u32>,
 }
 
@@ -62,8 +66,8 @@ impl State {
         Ok(())
     }
 
-    /// Marks the held clusters of a group in `used`, a bitmap of the group. The group's clusters are `first..end`.
-    /// Errors: `Unsupported` if all searches have visited too many ranges.
+    /// Marks the held clusters of a group in `used`, a bitmap of the group. The group's clusters
+    /// are `first..end`. Errors: `Unsupported` if all searches have visited too many ranges.
     fn mark_held(&mut self, used: &mut [u8], first: u64, end: u64) -> Result<()> {
         let mut at = first;
         while let Some(held) = self.held.next_from(at).and_then(|at| self.held.containing(at)) {
@@ -105,8 +109,8 @@ impl Allocator {
         u64::from(number.0) * u64::from(self.core.geometry().clusters_per_group())
     }
 
-    /// Allocates clusters like [`allocate_blocks`](Self::allocate_blocks), in the first `groups` groups, during recovery.
-    /// Returns the group and the clusters in it.
+    /// Allocates clusters like [`allocate_blocks`](Self::allocate_blocks), in the first `groups`
+    /// groups, during recovery. Returns the group and the clusters in it.
     pub(super) fn allocate_for_recovery(
         &self,
         handle: &mut Handle<'_>,
@@ -129,8 +133,8 @@ impl Allocator {
         Err(Error::NoSpace)
     }
 
-    /// Allocates clusters of one group: the first free ones at or after `goal`, or else the first free ones. A damaged
-    /// group has no free clusters.
+    /// Allocates clusters of one group: the first free ones at or after `goal`, or else the first
+    /// free ones. A damaged group has no free clusters.
     fn allocate_from(
         &self,
         handle: &mut Handle<'_>,
@@ -172,8 +176,8 @@ impl Allocator {
         Ok(Some(extent))
     }
 
-    /// Returns the descriptor of a group, and a bitmap of the clusters that cannot be allocated. Returns `None` if the
-    /// group has no free clusters.
+    /// Returns the descriptor of a group, and a bitmap of the clusters that cannot be allocated.
+    /// Returns `None` if the group has no free clusters.
     fn used_in(
         &self,
         state: &mut State,
@@ -198,8 +202,8 @@ impl Allocator {
         Ok(Some((descriptor, used)))
     }
 
-    /// Frees clusters of a group during recovery. Clusters that are already free are no error: an interrupted recovery
-    /// by another program may have freed them.
+    /// Frees clusters of a group during recovery. Clusters that are already free are no error: an
+    /// interrupted recovery by another program may have freed them.
     pub(super) fn free_for_recovery(
         &self,
         handle: &mut Handle<'_>,
@@ -222,9 +226,9 @@ impl Allocator {
         Ok(())
     }
 
-    /// Marks clusters as in use or free, according to `in_use`, unless they are already so marked. Calls `mark` with
-    /// each run of clusters before marking it. Returns the number of newly marked clusters. If there are any, corrects
-    /// the group's count of free clusters.
+    /// Marks clusters as in use or free, according to `in_use`, unless they are already so marked.
+    /// Calls `mark` with each run of clusters before marking it. Returns the number of newly marked
+    /// clusters. If there are any, corrects the group's count of free clusters.
     fn mark_for_recovery(
         &self,
         handle: &mut Handle<'_>,
@@ -258,8 +262,8 @@ impl Allocator {
         Ok(runs(bitmap.bytes(), extent, false).next().is_none())
     }
 
-    /// Marks the clusters of blocks as in use, unless they already are. The blocks must be in the volume. Groups with a
-    /// damaged bitmap stay unchanged.
+    /// Marks the clusters of blocks as in use, unless they already are. The blocks must be in the
+    /// volume. Groups with a damaged bitmap stay unchanged.
     pub(crate) fn claim_blocks(&self, start: FsBlock, count: u64) -> Result<()> {
         let per_group = u64::from(self.core.geometry().clusters_per_group());
         let clusters = self.core.geometry().clusters_of(start, count);
@@ -271,8 +275,8 @@ impl Allocator {
             let end = clusters.end.min((group + 1) * per_group);
             let extent = Extent { start: (at % per_group) as u32, length: (end - at) as u32 };
             let number = GroupNumber(group as u32);
-            // The changes are not counted, since files may have very many extents: visits bound their time, and the
-            // groups their memory. An error of the check is found again.
+            // The changes are not counted, since files may have very many extents: visits bound
+            // their time, and the groups their memory. An error of the check is found again.
             if self.are_in_use(number, extent) != Ok(true) {
                 let claim = |handle: &mut Handle<'_>| {
                     self.mark_for_recovery(handle, number, extent, true, |_| ()).map(drop)
@@ -284,7 +288,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Marks an inode as in use, unless it already is. A group with a damaged bitmap stays unchanged.
+    /// Marks an inode as in use, unless it already is. A group with a damaged bitmap stays
+    /// unchanged.
     pub(crate) fn claim_inode(&self, inode: InodeNumber, is_directory: bool) -> Result<()> {
         let claim = |handle: &mut Handle<'_>| self.claim_inode_in(handle, inode, is_directory);
         self.unless_damaged(self.journal.change(ALLOCATE_INODE_CREDITS, claim))

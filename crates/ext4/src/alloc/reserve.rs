@@ -1,6 +1,5 @@
-//! Reservations of the volume's free clusters: for delayed allocation, for root, and for splitting extents at
-//! the end of I/O.
-//! Not here: the choice of clusters.
+//! Reservations of the volume's free clusters: for delayed allocation, for root, and for splitting
+//! extents at the end of I/O. Not here: the choice of clusters.
 
 use base::space::ReserveAccess;
 
@@ -13,11 +12,13 @@ const SPLITS_MIN: u64 = 16;
 
 /// The counts of the volume's free clusters.
 ///
-/// - **A1.** Reserved clusters exist: `reserved <= free - claimed`, unless damage was found since. So only a
-///   reservation can fail with ENOSPC, and reserved clusters can be allocated, if necessary after a commit.
-/// - **A2.** Other requests never allocate ready clusters that a reservation may need: they get at most
-///   `free - claimed - deferred - reserved`.
-/// - **A3.** Claimed clusters are free or preallocated in the groups' indexes until they are allocated.
+/// - **A1.** Reserved clusters exist: `reserved <= free - claimed`, unless damage was found since.
+///   So only a reservation can fail with ENOSPC, and reserved clusters can be allocated, if
+///   necessary after a commit.
+/// - **A2.** Other requests never allocate ready clusters that a reservation may need: they get at
+///   most `free - claimed - deferred - reserved`.
+/// - **A3.** Claimed clusters are free or preallocated in the groups' indexes until they are
+///   allocated.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
     /// Clusters that are not in use.
@@ -37,13 +38,15 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Returns how many of `clusters` are left after subtracting those reserved for data, for splitting and for root.
+    /// Returns how many of `clusters` are left after subtracting those reserved for data, for
+    /// splitting and for root.
     fn beyond_reserves(&self, clusters: u64, access: ReserveAccess) -> u64 {
         let for_root = if access == ReserveAccess::Root { 0 } else { self.for_root };
         clusters.saturating_sub(self.reserved + self.for_splitting + for_root)
     }
 
-    /// Claims up to `wanted` clusters for `purpose`. Returns their number, which is 0 if none may be allocated now.
+    /// Claims up to `wanted` clusters for `purpose`. Returns their number, which is 0 if none may
+    /// be allocated now.
     pub(super) fn claim(&mut self, purpose: Purpose, access: ReserveAccess, wanted: u64) -> u64 {
         let ready = self.free.saturating_sub(self.claimed + self.deferred);
         let allowed = match purpose {
@@ -68,7 +71,8 @@ impl Space {
         }
     }
 
-    /// Returns whether more than a minimum of clusters is available for splitting extents at the end of I/O.
+    /// Returns whether more than a minimum of clusters is available for splitting extents at the
+    /// end of I/O.
     pub(super) fn has_much_for_splitting(&self) -> bool {
         let ready = self.free.saturating_sub(self.claimed + self.deferred + self.reserved);
         ready > (self.for_splitting / 2).max(SPLITS_MIN)
@@ -79,8 +83,8 @@ impl Space {
         self.free.saturating_sub(self.claimed + self.deferred + self.reserved) / PREALLOCATED_PART
     }
 
-    /// Reserves clusters. Returns false if there are not enough. Deferred clusters count, since they are ready after
-    /// a commit.
+    /// Reserves clusters. Returns false if there are not enough. Deferred clusters count, since
+    /// they are ready after a commit.
     pub(super) fn reserve(&mut self, access: ReserveAccess, clusters: u64) -> bool {
         let unclaimed = self.free.saturating_sub(self.claimed);
         let is_possible = self.beyond_reserves(unclaimed, access) >= clusters;

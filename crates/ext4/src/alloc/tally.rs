@@ -1,5 +1,5 @@
-//! Tallies: counts of each group that can be read without its lock. They may be stale when the group is locked.
-//! Not here: the choice of a group.
+//! Tallies: counts of each group that can be read without its lock. They may be stale when the
+//! group is locked. Not here: the choice of a group.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -48,8 +48,8 @@ impl Tally {
         self.directories.load(Ordering::Relaxed)
     }
 
-    /// Sets the number of clusters that may be allocated, and the length of their longest extent. The caller holds the
-    /// group's lock.
+    /// Sets the number of clusters that may be allocated, and the length of their longest extent.
+    /// The caller holds the group's lock.
     pub(super) fn set_clusters(&self, ready: u32, longest: Option<u32>) {
         self.ready.store(ready, Ordering::Relaxed);
         self.longest.store(longest.unwrap_or(UNKNOWN), Ordering::Relaxed);

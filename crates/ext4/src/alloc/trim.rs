@@ -46,8 +46,8 @@ impl Allocator {
         Ok(trimmed * block_bytes)
     }
 
-    /// Waits until no trim discards anything any more. The volume is closed, shut down or marked as clean, so that trims
-    /// find no further group that they may discard.
+    /// Waits until no trim discards anything any more. The volume is closed, shut down or marked as
+    /// clean, so that trims find no further group that they may discard.
     pub(crate) fn wait_for_trims(&self) {
         self.groups.iter().for_each(|group| drop(group.lock()));
     }

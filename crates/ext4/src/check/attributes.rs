@@ -1,7 +1,7 @@
 //! The check of extended attributes: entries, hashes, shared blocks, and values in inodes.
 //!
-//! Attribute blocks and value inodes are shared. Their references are counted here, and compared with the stored
-//! counts after all inodes were checked.
+//! Attribute blocks and value inodes are shared. Their references are counted here, and compared
+//! with the stored counts after all inodes were checked.
 
 use base::{Error, FsBlock, Location, Problem};
 
@@ -17,8 +17,8 @@ use fs::xattr::NameIndex;
 const STRUCTURE: &str = "extended attribute";
 
 impl Check<'_> {
-    /// Checks the attributes of an inode. Returns what they add to its block count, in units of 512 bytes, or `None` if
-    /// that is unknown because of damage.
+    /// Checks the attributes of an inode. Returns what they add to its block count, in units of 512
+    /// bytes, or `None` if that is unknown because of damage.
     pub(super) fn check_attributes(&mut self, inode: &Inode) -> Option<u64> {
         let location = Location::inode(inode.number());
         let record = inode.record();
@@ -65,8 +65,8 @@ impl Check<'_> {
         is_sound.then_some(cluster_sectors + state.value_sectors)
     }
 
-    /// Checks entries. Returns what their values in inodes add to the block count, in units of 512 bytes, or `None` if
-    /// that is unknown because of damage.
+    /// Checks entries. Returns what their values in inodes add to the block count, in units of 512
+    /// bytes, or `None` if that is unknown because of damage.
     fn check_attribute_entries(
         &mut self,
         inode: &Inode,
@@ -122,7 +122,8 @@ impl Check<'_> {
         sectors
     }
 
-    /// Counts and checks a reference to a value in an inode. At the first reference, reads and verifies the value, too.
+    /// Counts and checks a reference to a value in an inode. At the first reference, reads and
+    /// verifies the value, too.
     fn check_value(&mut self, owner: &Inode, entry: &Entry<'_>) -> Result<(), Error> {
         let Value::InInode { inode: number, size } = entry.value else { return Ok(()) };
         let references = self.value_inodes.entry(number).or_insert(0);
@@ -133,7 +134,8 @@ impl Check<'_> {
         value::check_reference(owner, entry, number, size)
     }
 
-    /// Compares the reference counts of attribute blocks and value inodes with the references found.
+    /// Compares the reference counts of attribute blocks and value inodes with the references
+    /// found.
     pub(super) fn check_references(&mut self) {
         for (&block, state) in &self.attribute_blocks {
             let (found, expected) = (state.stored.into(), state.found.into());

@@ -1,5 +1,5 @@
-//! The check of the bitmaps and counts of groups, and of the superblock's counts, against the clusters and inodes found in
-//! use.
+//! The check of the bitmaps and counts of groups, and of the superblock's counts, against the
+//! clusters and inodes found in use.
 
 use base::attributes::FileType;
 use base::{GroupNumber, InodeNumber, Location, Problem};
@@ -83,8 +83,8 @@ impl Check<'_> {
         free
     }
 
-    /// Checks, for descriptors without checksums, that no inode in use is among those that were never used. Nothing reads
-    /// this number, and mke2fs does not set it.
+    /// Checks, for descriptors without checksums, that no inode in use is among those that were
+    /// never used. Nothing reads this number, and mke2fs does not set it.
     fn check_unused_inodes(&mut self, descriptor: &GroupDescriptor, used: &[u64]) {
         let length = u64::from(self.geometry().inodes_per_group);
         let found = u64::from(descriptor.unused_inodes);
@@ -162,7 +162,8 @@ impl Check<'_> {
         self.report.corrupt(name, location, problem);
     }
 
-    /// Checks that the bits behind the last cluster or inode of a group are set, so that they do not count as free.
+    /// Checks that the bits behind the last cluster or inode of a group are set, so that they do
+    /// not count as free.
     fn check_padding(&mut self, name: &'static str, bitmap: &Bitmap, location: Location) {
         let (bytes, length) = (bitmap.bytes(), bitmap.length() as usize);
         let whole = bytes.get(length.div_ceil(8)..).unwrap_or_default();
@@ -189,8 +190,8 @@ fn mask(length: u32, index: u32) -> u64 {
     }
 }
 
-/// Returns the runs of bits in which `bitmap` differs from `used`: whether they are set in `bitmap`, the first bit, and
-/// the number of bits.
+/// Returns the runs of bits in which `bitmap` differs from `used`: whether they are set in
+/// `bitmap`, the first bit, and the number of bits.
 fn differences(bitmap: &Bitmap, used: &[u64]) -> Vec<(bool, u32, u32)> {
     let mut runs: Vec<(bool, u32, u32)> = Vec::new();
     let stored = bitmap

@@ -1,4 +1,5 @@
-//! Claimed clusters: those that the check has found in use. Not here: the clusters of one group (`group_claims`).
+//! Claimed clusters: those that the check has found in use. Not here: the clusters of one group
+//! (`group_claims`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -34,8 +35,8 @@ impl Claims {
         }
     }
 
-    /// Claims the clusters of `blocks` blocks from `start` on, which are in the volume. If some of them were claimed
-    /// already, returns the first block of the first of these, and their number.
+    /// Claims the clusters of `blocks` blocks from `start` on, which are in the volume. If some of
+    /// them were claimed already, returns the first block of the first of these, and their number.
     pub(crate) fn claim(&mut self, start: FsBlock, blocks: u64) -> Option<(FsBlock, u64)> {
         let length = (self.blocks_per_group >> self.cluster_shift) as u32;
         let (mut shared, mut first_shared) = (0, None);

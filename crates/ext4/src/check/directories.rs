@@ -98,7 +98,8 @@ impl Check<'_> {
                 None
             }
         };
-        // In a directory that ignores case, the hash is that of the folded name, and is not checked.
+        // In a directory that ignores case, the hash is that of the folded name, and is not
+        // checked.
         let hasher = index.map(|index| &index.hasher);
         let hasher = hasher.filter(|_| !inode.has(InodeFlags::CASEFOLD));
         let part = Part {
@@ -200,7 +201,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that the inode that an entry names is in use, can have a name, and has the entry's type.
+    /// Checks that the inode that an entry names is in use, can have a name, and has the entry's
+    /// type.
     fn check_target(
         &mut self,
         part: &Part<'_>,
@@ -273,7 +275,8 @@ impl Check<'_> {
     }
 }
 
-/// Returns the location of a part, to which the positions of slots are relative, from the location of a slot.
+/// Returns the location of a part, to which the positions of slots are relative, from the location
+/// of a slot.
 fn location_of_part(location: Location, slot: &Slot<'_>) -> Location {
     location.at_byte(location.byte.unwrap_or(0).saturating_sub(slot.start as u64))
 }

@@ -53,7 +53,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the name of an entry in an encrypted directory, and that its inode, of type `kind`, has the same policy.
+    /// Checks the name of an entry in an encrypted directory, and that its inode, of type `kind`,
+    /// has the same policy.
     pub(super) fn check_encrypted_entry(
         &mut self,
         policy: Option<Policy>,

@@ -1,4 +1,5 @@
-//! Claimed clusters of one group: runs of them, which are few in most groups of a large volume, or one bit for each.
+//! Claimed clusters of one group: runs of them, which are few in most groups of a large volume, or
+//! one bit for each.
 
 use std::ops::Range;
 
@@ -19,8 +20,8 @@ impl Default for GroupClaims {
 }
 
 impl GroupClaims {
-    /// Claims clusters, which are not empty, of a group of `length` clusters. If some of them were claimed already, returns
-    /// the first of these, and their number.
+    /// Claims clusters, which are not empty, of a group of `length` clusters. If some of them were
+    /// claimed already, returns the first of these, and their number.
     pub(super) fn claim(&mut self, clusters: Range<u32>, length: u32) -> Option<(u32, u32)> {
         match self {
             Self::Runs(runs) => {
@@ -57,8 +58,8 @@ impl GroupClaims {
     }
 }
 
-/// Adds a run, joined with those that it touches. Returns the first cluster that it shares with them, and the number of
-/// shared clusters.
+/// Adds a run, joined with those that it touches. Returns the first cluster that it shares with
+/// them, and the number of shared clusters.
 fn add_run(runs: &mut Vec<Range<u32>>, new: Range<u32>) -> Option<(u32, u32)> {
     let first = runs.partition_point(|run| run.end < new.start);
     let mut joined = new.clone();

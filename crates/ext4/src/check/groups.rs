@@ -1,5 +1,5 @@
-//! The check of superblock copies, of group descriptors and their copies, and of the locations of the format's own
-//! structures. Not here: the contents of bitmaps and inode tables.
+//! The check of superblock copies, of group descriptors and their copies, and of the locations of
+//! the format's own structures. Not here: the contents of bitmaps and inode tables.
 
 use base::view::view_at;
 use base::{FsBlock, GroupNumber, Location, Problem};
@@ -15,8 +15,8 @@ use crate::ondisk::superblock::RawSuperblock;
 
 const COPY: &str = "superblock copy";
 const DESCRIPTOR: &str = "group descriptor";
-/// The fields of a group descriptor that must be equal in all copies, and their offsets. Only e2fsck updates the other
-/// fields of copies.
+/// The fields of a group descriptor that must be equal in all copies, and their offsets. Only
+/// e2fsck updates the other fields of copies.
 const FIELDS: [(&str, usize); 6] = [
     ("block bitmap", 0x00),
     ("inode bitmap", 0x04),
@@ -26,10 +26,11 @@ const FIELDS: [(&str, usize); 6] = [
     ("inode table, high half", 0x28),
 ];
 
-/// The maximum number of groups that are checked: 512 TiB of groups of 128 MiB. Each takes some memory.
+/// The maximum number of groups that are checked: 512 TiB of groups of 128 MiB. Each takes some
+/// memory.
 const GROUPS_MAX: u32 = 1 << 22;
-/// The maximum number of copies of descriptor blocks that are compared. If each group has a copy of all descriptors,
-/// the number of copies grows with the square of the volume's size.
+/// The maximum number of copies of descriptor blocks that are compared. If each group has a copy of
+/// all descriptors, the number of copies grows with the square of the volume's size.
 const COPIES_MAX: u64 = 1 << 20;
 
 /// The blocks of one structure.
@@ -120,7 +121,8 @@ impl Check<'_> {
                 let location = Location::group(structure.group).at_block(structure.start);
                 self.report.corrupt(structure.name, location, Problem::Shared { blocks });
             }
-            // The geometry or the verifier of descriptors has checked that the structure is in the volume.
+            // The geometry or the verifier of descriptors has checked that the structure is in the
+            // volume.
             end = end.max(FsBlock(structure.start.0 + structure.blocks));
             self.claims.claim_structure(structure.start, structure.blocks);
         }
@@ -140,7 +142,8 @@ impl Check<'_> {
         let Some(buffer) = self.report.ok(read) else { return };
         let Ok((copy, _)) = RawSuperblock::ref_from_prefix(&buffer) else { return };
         let first = self.volume.superblock().raw();
-        // Not the features, which tools set in the first superblock only, as the kernel does. e2fsck copies them.
+        // Not the features, which tools set in the first superblock only, as the kernel does.
+        // e2fsck copies them.
         for (field, found, expected) in [
             ("magic number", copy.magic.get().into(), first.magic.get().into()),
             ("inode count", copy.inodes_count.get().into(), first.inodes_count.get().into()),
@@ -164,8 +167,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that the copies of descriptors in this group name the same blocks as the descriptors themselves. Reports
-    /// the first difference in each block.
+    /// Checks that the copies of descriptors in this group name the same blocks as the descriptors
+    /// themselves. Reports the first difference in each block.
     fn check_descriptor_copies(&mut self, group: GroupNumber, left: &mut u64) {
         if group.0 == 0 {
             return;

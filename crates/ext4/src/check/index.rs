@@ -1,4 +1,5 @@
-//! The check of a directory's hash index. It yields the role of each block, and the hashes that a leaf may have.
+//! The check of a directory's hash index. It yields the role of each block, and the hashes that a
+//! leaf may have.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +21,8 @@ pub(crate) enum BlockRole {
     Leaf(HashRange),
 }
 
-/// The hashes from `low` to below `high`. If the lowest bit of `high` is set, names with this hash continue in the next
-/// leaf, and the range includes it.
+/// The hashes from `low` to below `high`. If the lowest bit of `high` is set, names with this hash
+/// continue in the next leaf, and the range includes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HashRange {
     low: u32,

@@ -157,7 +157,8 @@ impl Check<'_> {
         }
     }
 
-    /// Returns the role of the inode, or `None` if it is free. Reports a time of deletion that contradicts the role.
+    /// Returns the role of the inode, or `None` if it is free. Reports a time of deletion that
+    /// contradicts the role.
     fn role(&mut self, record: &InodeRecord, location: Location) -> Option<Role> {
         let number = record.number;
         let is_special = self.volume.superblock().inodes.is_special(number);
@@ -269,7 +270,8 @@ impl Check<'_> {
         claimer.totals
     }
 
-    /// Claims the bad blocks. They are the map of an inode that is otherwise empty, and may be in structures.
+    /// Claims the bad blocks. They are the map of an inode that is otherwise empty, and may be in
+    /// structures.
     fn claim_bad_blocks(&mut self, bytes: &[u8]) {
         let Some(block_area) = bytes.get(BLOCK_OFFSET..).and_then(<[u8]>::first_chunk) else {
             return;
@@ -284,8 +286,8 @@ impl Check<'_> {
         self.claim_map(&root);
     }
 
-    /// Claims the block of a passive translator, which inodes of the Hurd may have. The Hurd has no extents,
-    /// and e2fsck does not expect such blocks in inodes with extents.
+    /// Claims the block of a passive translator, which inodes of the Hurd may have. The Hurd has no
+    /// extents, and e2fsck does not expect such blocks in inodes with extents.
     fn claim_translator(&mut self, record: &InodeRecord, bytes: &[u8], location: Location) {
         let is_of_hurd = self.geometry().creator == CreatorOs::Hurd;
         if !is_of_hurd || record.flags.contains(InodeFlags::EXTENTS) {
@@ -399,20 +401,21 @@ struct Claimer<'a, 'f> {
     claims: &'a mut Claims,
     report: &'a mut Report<'f>,
     location: Location,
-    /// The last cluster so far, as a position in the file and a position on the device. The next run may continue in
-    /// it.
+    /// The last cluster so far, as a position in the file and a position on the device. The next
+    /// run may continue in it.
     previous: Option<(u64, u64)>,
     totals: MapTotals,
 }
 
 impl Claimer<'_, '_> {
-    /// Returns whether more blocks were claimed repeatedly than the volume has. The remaining runs are skipped then,
-    /// which bounds the time for maps that contain the same blocks many times.
+    /// Returns whether more blocks were claimed repeatedly than the volume has. The remaining runs
+    /// are skipped then, which bounds the time for maps that contain the same blocks many times.
     fn has_too_many_shared(&self) -> bool {
         self.claims.shared() > self.geometry.block_count
     }
 
-    /// Returns whether a block of a structure may be a bad block: if it is in a copy of the superblock or the descriptors.
+    /// Returns whether a block of a structure may be a bad block: if it is in a copy of the
+    /// superblock or the descriptors.
     fn may_be_bad(&self, block: FsBlock) -> bool {
         let distance = block.0.saturating_sub(self.geometry.first_data_block.0);
         let group = distance / u64::from(self.geometry.blocks_per_group);
@@ -435,8 +438,8 @@ impl Claimer<'_, '_> {
         false
     }
 
-    /// Returns the blocks of a run whose clusters this file has not claimed yet. With clusters, adjacent runs of a file
-    /// may share one.
+    /// Returns the blocks of a run whose clusters this file has not claimed yet. With clusters,
+    /// adjacent runs of a file may share one.
     fn unclaimed(&mut self, run: &Run) -> Option<(FsBlock, u64)> {
         let (shift, mask) = (self.geometry.cluster_shift, (1 << self.geometry.cluster_shift) - 1);
         let distance = self.geometry.first_data_block.0;

@@ -1,16 +1,17 @@
 //! The read-only consistency check of a volume. It repairs nothing.
 //!
-//! Each pass uses the results of earlier ones. Groups claim the blocks of the format's own structures (`groups`).
-//! Inodes claim their blocks, and their types are recorded (`inodes`, `attributes`, `special`). Directory
-//! entries are counted as names of inodes (`directories`, `index`). Then reachability and link counts are checked
-//! (`tree`), the references to attributes, the usage in quota files (`quota`), and finally the bitmaps and counts of groups
-//! (`bitmaps`).
+//! Each pass uses the results of earlier ones. Groups claim the blocks of the format's own
+//! structures (`groups`). Inodes claim their blocks, and their types are recorded (`inodes`,
+//! `attributes`, `special`). Directory entries are counted as names of inodes (`directories`,
+//! `index`). Then reachability and link counts are checked (`tree`), the references to attributes,
+//! the usage in quota files (`quota`), and finally the bitmaps and counts of groups (`bitmaps`).
 //!
-//! Memory: a few words for each run of clusters of a group in use, and at most one bit for each of its clusters; six bytes
-//! for each inode of a page in use, up to a limit; a few words for each directory, shared attribute block, value inode, and
-//! owner with a quota.
+//! Memory: a few words for each run of clusters of a group in use, and at most one bit for each of
+//! its clusters; six bytes for each inode of a page in use, up to a limit; a few words for each
+//! directory, shared attribute block, value inode, and owner with a quota.
 //!
-//! Inode tables are mostly holes in the file of a volume that is new. They are skipped without being read.
+//! Inode tables are mostly holes in the file of a volume that is new. They are skipped without
+//! being read.
 
 mod attributes;
 mod bitmaps;
@@ -51,9 +52,9 @@ const LOG_GROUPS_PER_FLEX_MAX: u64 = 31;
 const ENCODING_UTF8: u64 = 1;
 
 impl Volume {
-    /// Checks the whole volume, and calls `found` for each finding: [`Error::Corrupt`] for an inconsistency,
-    /// [`Error::Io`] for a part that cannot be read, [`Error::Unsupported`] for a part that is not checked. `found`
-    /// may end the check.
+    /// Checks the whole volume, and calls `found` for each finding: [`Error::Corrupt`] for an
+    /// inconsistency, [`Error::Io`] for a part that cannot be read, [`Error::Unsupported`] for a
+    /// part that is not checked. `found` may end the check.
     pub fn check(
         self: &Arc<Self>,
         found: &mut dyn FnMut(Error) -> ControlFlow<()>,
@@ -140,8 +141,8 @@ struct AttributeBlock {
     stored: u32,
     /// The number of references found.
     found: u32,
-    /// The size that attribute values in inodes add to the block count of each inode with this block, in units of
-    /// 512 bytes.
+    /// The size that attribute values in inodes add to the block count of each inode with this
+    /// block, in units of 512 bytes.
     value_sectors: u64,
 }
 
@@ -150,7 +151,8 @@ impl<'v> Check<'v> {
         self.volume.geometry()
     }
 
-    /// Reports inodes and devices that the superblock names, and that contradict the features or each other.
+    /// Reports inodes and devices that the superblock names, and that contradict the features or
+    /// each other.
     fn check_named_inodes(&mut self) {
         let features = &self.geometry().features;
         let raw = self.volume.superblock().raw();
@@ -185,8 +187,8 @@ impl<'v> Check<'v> {
         }
     }
 
-    /// Reports features that are not known, and whose structures are not checked, and fields of the superblock that
-    /// contradict the features.
+    /// Reports features that are not known, and whose structures are not checked, and fields of the
+    /// superblock that contradict the features.
     fn check_features(&mut self) {
         let features = &self.geometry().features;
         self.report.ok(features.check_known());

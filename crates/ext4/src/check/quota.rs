@@ -41,7 +41,8 @@ impl QuotaUsage {
 }
 
 impl Check<'_> {
-    /// Counts an inode for the quota of its owner, group and project. Inodes of the format itself are not charged.
+    /// Counts an inode for the quota of its owner, group and project. Inodes of the format itself
+    /// are not charged.
     pub(super) fn count_for_quota(&mut self, record: &InodeRecord, role: Role) {
         let is_charged = matches!(role, Role::Named(_) | Role::Orphan(_))
             && (record.number == ROOT_INODE || !self.geometry().is_reserved_inode(record.number));
@@ -79,8 +80,8 @@ impl Check<'_> {
                 continue;
             }
             let used = std::mem::take(&mut self.quota.used[index]);
-            // The kernel charges symbolic links with inline data like other inodes. e2fsck 1.47 does not, and corrects the
-            // usage accordingly.
+            // The kernel charges symbolic links with inline data like other inodes. e2fsck 1.47
+            // does not, and corrects the usage accordingly.
             for (id, links) in &self.quota.inline_links[index] {
                 if let (Some(stored), Some(used)) = (stored.get_mut(id), used.get(id)) {
                     if stored.inodes.checked_add(*links) == Some(used.inodes) {
@@ -92,9 +93,9 @@ impl Check<'_> {
         }
     }
 
-    /// Returns whether the inodes found tell the usage. A recovery in memory does not write what fast commits and orphans
-    /// change to the quota files. Orphans are charged until they are deleted. Attribute values in inodes are charged to each
-    /// inode that refers to them.
+    /// Returns whether the inodes found tell the usage. A recovery in memory does not write what
+    /// fast commits and orphans change to the quota files. Orphans are charged until they are
+    /// deleted. Attribute values in inodes are charged to each inode that refers to them.
     fn is_usage_known(&self) -> bool {
         let has_changed = self.volume.recovery().is_some_and(|report| {
             let orphans = &report.orphans;

@@ -1,5 +1,5 @@
-//! The check of inodes that the format uses itself: orphans (list and file), journal, quota files, and the resize
-//! inode.
+//! The check of inodes that the format uses itself: orphans (list and file), journal, quota files,
+//! and the resize inode.
 
 use std::iter;
 use std::sync::Arc;
@@ -176,8 +176,9 @@ impl Check<'_> {
     }
 }
 
-/// The resize inode, which owns the blocks that are reserved for the descriptors of further groups. Those behind the
-/// first superblock are blocks of pointers, which point to those behind each superblock copy.
+/// The resize inode, which owns the blocks that are reserved for the descriptors of further groups.
+/// Those behind the first superblock are blocks of pointers, which point to those behind each
+/// superblock copy.
 struct ResizeInode<'v> {
     volume: &'v Arc<Volume>,
     record: InodeRecord,
@@ -211,8 +212,8 @@ impl<'v> ResizeInode<'v> {
         Ok(Self { volume, record, tree })
     }
 
-    /// Checks the pointers and the block count. Returns the root of the tree, the only block of this inode that is not
-    /// reserved for descriptors.
+    /// Checks the pointers and the block count. Returns the root of the tree, the only block of
+    /// this inode that is not reserved for descriptors.
     fn check(&self) -> Result<FsBlock> {
         let geometry = self.volume.geometry();
         let location = Location::inode(RESIZE_INODE);
@@ -255,8 +256,8 @@ impl<'v> ResizeInode<'v> {
         Ok(self.tree)
     }
 
-    /// Checks, as e2fsck, that the file reaches to its last block, which is in the last block of pointers that `tree` refers
-    /// to, for the last of `copies`.
+    /// Checks, as e2fsck, that the file reaches to its last block, which is in the last block of
+    /// pointers that `tree` refers to, for the last of `copies`.
     fn check_size(&self, tree: &[u64], copies: usize) -> Result<()> {
         let Some(slot) = tree.iter().rposition(|pointer| *pointer != 0) else { return Ok(()) };
         let Some(last_copy) = copies.checked_sub(1) else { return Ok(()) };

@@ -45,8 +45,8 @@ pub(crate) struct InodeState {
 
 /// The number of states in a page.
 const PAGE: u64 = 1024;
-/// The maximum number of pages: 768 MiB, or 134 million adjacent inodes. The size of the image's file is no bound,
-/// since inode tables may be holes in it, or shared.
+/// The maximum number of pages: 768 MiB, or 134 million adjacent inodes. The size of the image's
+/// file is no bound, since inode tables may be holes in it, or shared.
 const PAGES_MAX: usize = 1 << 17;
 
 #[derive(Default)]

@@ -1,5 +1,5 @@
-//! The check of reachability and link counts: every directory is below the root, and every inode has as many names
-//! as its link count says.
+//! The check of reachability and link counts: every directory is below the root, and every inode
+//! has as many names as its link count says.
 
 use base::attributes::FileType;
 use base::{InodeNumber, Location, Problem};

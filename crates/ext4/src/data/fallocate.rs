@@ -1,9 +1,9 @@
-//! The fallocate family: allocation of blocks without data, and ranges of blocks that are freed, made to read
-//! as zeroes, or shifted.
+//! The fallocate family: allocation of blocks without data, and ranges of blocks that are freed,
+//! made to read as zeroes, or shifted.
 //!
-//! The caller holds the inode's lock exclusively. Before blocks are freed or shifted, the caller removes their data
-//! from the cache, and waits for their writeback.
-//! Not here: parts of blocks, and the cache (`iomap`).
+//! The caller holds the inode's lock exclusively. Before blocks are freed or shifted, the caller
+//! removes their data from the cache, and waits for their writeback. Not here: parts of blocks, and
+//! the cache (`iomap`).
 
 use std::ops::Range;
 
@@ -25,15 +25,16 @@ enum NextStep {
     Unmap(FileBlock),
     /// Split the extent that contains the range's start.
     Split,
-    /// Shift extents: from this block on if they move to the left, or before it if they move to the right.
+    /// Shift extents: from this block on if they move to the left, or before it if they move to the
+    /// right.
     Shift(FileBlock),
     /// Nothing is left to do.
     Done,
 }
 
 impl Inode {
-    /// Allocates all blocks that `range` touches. New blocks are unwritten. The size does not change. Errors:
-    /// `NoSpace` if the space cannot be reserved; then nothing is allocated.
+    /// Allocates all blocks that `range` touches. New blocks are unwritten. The size does not
+    /// change. Errors: `NoSpace` if the space cannot be reserved; then nothing is allocated.
     pub fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_extents()?;
         let wanted = self.blocks_of(range.start, range.end.0.saturating_sub(range.start.0))?;
@@ -50,7 +51,8 @@ impl Inode {
         allocated
     }
 
-    /// Converts inline data, if any, to a block, since the cache does not zero parts of inline data.
+    /// Converts inline data, if any, to a block, since the cache does not zero parts of inline
+    /// data.
     pub fn convert_inline_data_if_any(&self) -> Result<()> {
         if self.has(InodeFlags::INLINE_DATA) { self.convert_inline_data() } else { Ok(()) }
     }
@@ -69,8 +71,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Punches a hole of whole blocks. This may take several transactions, so a crash may leave only a part of the
-    /// hole.
+    /// Punches a hole of whole blocks. This may take several transactions, so a crash may leave
+    /// only a part of the hole.
     pub fn punch(&self, range: Range<FileOffset>) -> Result<()> {
         let range = self.whole_blocks(&range)?;
         self.convert_inline_data_if_any()?;
@@ -96,9 +98,10 @@ impl Inode {
         Ok(())
     }
 
-    /// Removes a range from a file of `size` bytes. The data behind the range moves to its start. The range is a
-    /// multiple of [`allocation_unit`](Self::allocation_unit), and ends before the file's end. If the map is too large
-    /// for one transaction, a crash may leave the map partly shifted.
+    /// Removes a range from a file of `size` bytes. The data behind the range moves to its start.
+    /// The range is a multiple of [`allocation_unit`](Self::allocation_unit), and ends before the
+    /// file's end. If the map is too large for one transaction, a crash may leave the map partly
+    /// shifted.
     pub fn collapse(&self, range: Range<FileOffset>, size: u64, time: Timestamp) -> Result<()> {
         let (blocks, by) = self.prepare_shift(&range)?;
         if range.end.0 >= size {
@@ -132,9 +135,10 @@ impl Inode {
         })
     }
 
-    /// Inserts `range` as a hole in a file of `size` bytes. The data from its start on moves behind it. The range is a
-    /// multiple of [`allocation_unit`](Self::allocation_unit), and begins before the file's end. As with
-    /// [`collapse`](Self::collapse), a crash may leave a large map partly shifted.
+    /// Inserts `range` as a hole in a file of `size` bytes. The data from its start on moves behind
+    /// it. The range is a multiple of [`allocation_unit`](Self::allocation_unit), and begins before
+    /// the file's end. As with [`collapse`](Self::collapse), a crash may leave a large map partly
+    /// shifted.
     pub fn insert(&self, range: Range<FileOffset>, size: u64, time: Timestamp) -> Result<()> {
         let (blocks, by) = self.prepare_shift(&range)?;
         if range.start.0 >= size {
@@ -176,9 +180,9 @@ impl Inode {
         1 << (geometry.block_size.shift() + geometry.cluster_shift)
     }
 
-    /// Runs `step` in one transaction after another until nothing is left to do, and makes the result durable.
-    /// Otherwise data that is later written to a shifted block could, after a crash, be found at the block's previous
-    /// position.
+    /// Runs `step` in one transaction after another until nothing is left to do, and makes the
+    /// result durable. Otherwise data that is later written to a shifted block could, after a
+    /// crash, be found at the block's previous position.
     fn run_steps<'v>(
         &'v self,
         next: &mut NextStep,
@@ -187,7 +191,8 @@ impl Inode {
         let volume = self.volume();
         let mut has_begun = false;
         while !matches!(next, NextStep::Done) {
-            // If possible, one transaction for all steps: then a crash leaves all of the change or nothing of it.
+            // If possible, one transaction for all steps: then a crash leaves all of the change or
+            // nothing of it.
             let credits = if self.map_is_in_inode() {
                 self.credits_for_unmap() + self.credits_for_map(2)
             } else {
@@ -196,7 +201,8 @@ impl Inode {
             let credits = credits.min(volume.writer()?.journal.credits_max());
             let done = volume.change_with_space(credits, |handle| step(next, handle));
             if let Err(error) = done {
-                // A part of the change is done: the cache's mappings and size do not match the map any more.
+                // A part of the change is done: the cache's mappings and size do not match the map
+                // any more.
                 if has_begun && error != Error::NoSpace {
                     volume.writer()?.journal.fail(&error);
                 }
@@ -207,7 +213,8 @@ impl Inode {
         volume.writer()?.journal.commit_all()
     }
 
-    /// Prepares the file for a collapse or an insertion of `range`. Returns the range's blocks, and their number.
+    /// Prepares the file for a collapse or an insertion of `range`. Returns the range's blocks, and
+    /// their number.
     fn prepare_shift(&self, range: &Range<FileOffset>) -> Result<(Range<FileBlock>, u64)> {
         self.check_extents()?;
         self.convert_inline_data_if_any()?;
@@ -237,8 +244,8 @@ impl Inode {
         Ok(last)
     }
 
-    /// Returns the blocks of a range, up to the maximum end of a map. Errors: `InvalidArgument` if the range does not
-    /// consist of whole blocks.
+    /// Returns the blocks of a range, up to the maximum end of a map. Errors: `InvalidArgument` if
+    /// the range does not consist of whole blocks.
     pub(crate) fn whole_blocks(&self, range: &Range<FileOffset>) -> Result<Range<FileBlock>> {
         let size = self.volume().geometry().block_size;
         let is_whole = |at: FileOffset| at.0 % u64::from(size.bytes()) == 0;

@@ -1,10 +1,11 @@
-//! Moves of a file's data to the blocks of a second file, the donor, which gets the file's old blocks
-//! (EXT4_IOC_MOVE_EXT).
+//! Moves of a file's data to the blocks of a second file, the donor, which gets the file's old
+//! blocks (EXT4_IOC_MOVE_EXT).
 //!
-//! The data is copied first. The new blocks are durably unwritten in the donor's map, so no file shows their contents.
-//! Then one transaction exchanges the blocks in both maps. Its commit flushes the copy before it is durable itself. A
-//! crash leaves the old blocks or the new ones, with the same data.
-//! Not here: the cache, and the locks of both inodes, which the caller holds exclusively.
+//! The data is copied first. The new blocks are durably unwritten in the donor's map, so no file
+//! shows their contents. Then one transaction exchanges the blocks in both maps. Its commit flushes
+//! the copy before it is durable itself. A crash leaves the old blocks or the new ones, with the
+//! same data. Not here: the cache, and the locks of both inodes, which the caller holds
+//! exclusively.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,22 +20,23 @@ use crate::inode::record::InodeFlags;
 use crate::map_write::NEEDS_EXTENTS;
 use crate::map_write::Pair;
 
-/// A function that copies a range of whole blocks of a file to an offset of the device, with zeroes past the end of the
-/// file.
+/// A function that copies a range of whole blocks of a file to an offset of the device, with zeroes
+/// past the end of the file.
 pub type CopyData<'c> = dyn FnMut(Range<FileOffset>, DeviceOffset) -> Result<()> + 'c;
 
 impl Inode {
-    /// Exchanges the blocks of `range` with those of `donor` from `to` on. `copy` copies the file's data to the new
-    /// blocks. Unwritten blocks stay unwritten. Where one of the two files has a hole, neither is changed. Exchanged
-    /// parts of the donor's range read as zeroes. After an error, so may parts that were not exchanged yet. The
-    /// exchange is durable when this function returns.
+    /// Exchanges the blocks of `range` with those of `donor` from `to` on. `copy` copies the file's
+    /// data to the new blocks. Unwritten blocks stay unwritten. Where one of the two files has a
+    /// hole, neither is changed. Exchanged parts of the donor's range read as zeroes. After an
+    /// error, so may parts that were not exchanged yet. The exchange is durable when this function
+    /// returns.
     ///
-    /// Returns the number of moved bytes. After an error, a part may be moved. Errors: `NoSpace` if the maps need
-    /// more blocks; `Unsupported` for block maps, inline and encrypted data, data that goes through the journal, and
-    /// clusters.
+    /// Returns the number of moved bytes. After an error, a part may be moved. Errors: `NoSpace` if
+    /// the maps need more blocks; `Unsupported` for block maps, inline and encrypted data, data
+    /// that goes through the journal, and clusters.
     ///
-    /// The caller excludes other users from both files. The cache has no data of the donor, and no I/O is in flight
-    /// for either file.
+    /// The caller excludes other users from both files. The cache has no data of the donor, and no
+    /// I/O is in flight for either file.
     pub fn move_extents(
         &self,
         range: Range<FileOffset>,
@@ -58,15 +60,15 @@ impl Inode {
         let done =
             self.move_blocks((blocks.start, donor_blocks.start, count), donor, copy, &mut moved);
         if moved > 0 {
-            // Later writes to the donor overwrite the old blocks. If the exchange were not durable, a crash could leave
-            // these blocks, with the donor's data, in this file.
+            // Later writes to the donor overwrite the old blocks. If the exchange were not durable,
+            // a crash could leave these blocks, with the donor's data, in this file.
             volume.writer()?.journal.commit_all()?;
         }
         done.map(|()| moved << volume.geometry().block_size.shift())
     }
 
-    /// Exchanges `count` blocks, from `at` on in this file and from `donor_at` on in the donor. Adds the number of
-    /// moved blocks to `moved`.
+    /// Exchanges `count` blocks, from `at` on in this file and from `donor_at` on in the donor.
+    /// Adds the number of moved blocks to `moved`.
     fn move_blocks(
         &self,
         (at, donor_at, count): (FileBlock, FileBlock, u64),
@@ -84,7 +86,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Returns pairs of runs to exchange among the next `count` blocks, and the number of blocks examined.
+    /// Returns pairs of runs to exchange among the next `count` blocks, and the number of blocks
+    /// examined.
     fn plan(
         &self,
         at: FileBlock,
@@ -136,8 +139,9 @@ impl Inode {
             }
         }
         if pairs.iter().any(|pair| !pair.unwritten) {
-            // The donor's blocks must be durably unwritten before data is copied to them, also those that were made
-            // unwritten above. Otherwise a crash could leave this file's data in the donor.
+            // The donor's blocks must be durably unwritten before data is copied to them, also
+            // those that were made unwritten above. Otherwise a crash could leave this file's data
+            // in the donor.
             volume.writer()?.journal.commit_all()?;
         }
         for pair in pairs.iter().filter(|pair| !pair.unwritten) {

@@ -1,6 +1,7 @@
-//! Reservations for blocks of pointers. Delayed blocks of a file with a block map may need blocks of pointers that the
-//! map does not have. A block of the volume is reserved for each of these, so that writeback finds it.
-//! Not here: their allocation (`map_write/pointers.rs`), and the reservations for data (`fs/delayed.rs`).
+//! Reservations for blocks of pointers. Delayed blocks of a file with a block map may need blocks
+//! of pointers that the map does not have. A block of the volume is reserved for each of these, so
+//! that writeback finds it. Not here: their allocation (`map_write/pointers.rs`), and the
+//! reservations for data (`fs/delayed.rs`).
 
 use std::ops::Range;
 
@@ -13,7 +14,8 @@ use crate::inode::record::InodeFlags;
 use crate::map_write::NO_CLUSTERS;
 
 impl Inode {
-    /// Returns the blocks of pointers that a hole needs, that the map does not have, and that are not `reserved`.
+    /// Returns the blocks of pointers that a hole needs, that the map does not have, and that are
+    /// not `reserved`.
     pub(super) fn pointer_blocks_wanted(
         &self,
         reserved: &PointerBlocks,
@@ -31,9 +33,10 @@ impl Inode {
         Ok(wanted)
     }
 
-    /// Reserves blocks for the blocks of pointers that delayed blocks need, and that may be freed when `range`, which has
-    /// no delayed blocks, is unmapped. They count as free only afterwards, so the caller must not fail for lack of space
-    /// meanwhile. Returns them, for [`keep_freed_pointers`](Self::keep_freed_pointers).
+    /// Reserves blocks for the blocks of pointers that delayed blocks need, and that may be freed
+    /// when `range`, which has no delayed blocks, is unmapped. They count as free only afterwards,
+    /// so the caller must not fail for lack of space meanwhile. Returns them, for
+    /// [`keep_freed_pointers`](Self::keep_freed_pointers).
     pub(crate) fn reserve_freed_pointers(
         &self,
         reserved: &PointerBlocks,
@@ -61,8 +64,8 @@ impl Inode {
         Ok(kept)
     }
 
-    /// Adds to `reserved` those blocks of pointers of `kept` that the map does not have any more, and releases the
-    /// reservation of the others.
+    /// Adds to `reserved` those blocks of pointers of `kept` that the map does not have any more,
+    /// and releases the reservation of the others.
     pub(crate) fn keep_freed_pointers(
         &self,
         reserved: &mut PointerBlocks,

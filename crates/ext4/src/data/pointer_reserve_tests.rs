@@ -1,4 +1,5 @@
-//! Tests of the reservations for blocks of pointers, by random changes of files on a volume that becomes full.
+//! Tests of the reservations for blocks of pointers, by random changes of files on a volume that
+//! becomes full.
 
 use std::sync::Arc;
 
@@ -37,7 +38,8 @@ fn check(volume: &Volume, files: &[Arc<Inode>], others: u64) {
         assert_eq!(reserved.count(), numbers(&expected).concat().len() as u64);
         total += inode.delayed.lock().reserved() + reserved.count();
     }
-    // Each allocation takes its blocks from the reservations, so that the sums differ if it takes others.
+    // Each allocation takes its blocks from the reservations, so that the sums differ if it takes
+    // others.
     assert_eq!(volume.writer().unwrap().allocator.reserved_clusters(), total);
 }
 
@@ -54,7 +56,8 @@ fn any_block(random: &mut Random, per_block: u64, end: u64) -> u64 {
     (start + random.below(length)).min(end - 64)
 }
 
-/// Allocates delayed blocks from `at` on, and completes their write. Blocks that are not delayed are skipped.
+/// Allocates delayed blocks from `at` on, and completes their write. Blocks that are not delayed
+/// are skipped.
 fn write_back(inode: &Inode, at: FileBlock, end: FileBlock) {
     let shift = inode.volume().geometry().block_size.shift();
     let mut at = at;

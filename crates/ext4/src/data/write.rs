@@ -1,6 +1,6 @@
-//! The write side of the format: space is reserved when data comes into the cache, blocks are allocated at
-//! writeback, and extents become written at the end of I/O.
-//! Not here: the cache, and the maps on disk.
+//! The write side of the format: space is reserved when data comes into the cache, blocks are
+//! allocated at writeback, and extents become written at the end of I/O. Not here: the cache, and
+//! the maps on disk.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -42,10 +42,11 @@ impl MapWrite for Inode {
     }
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
-        // Also for blocks that the file has already: after a failure, they may belong to another file on the disk (J4).
+        // Also for blocks that the file has already: after a failure, they may belong to another
+        // file on the disk (J4).
         self.volume().check_writable()?;
-        // New blocks of a block map are zeroed after they are mapped. Writeback of another part of the file must not
-        // write to them before that, since the zeroes would overwrite its data.
+        // New blocks of a block map are zeroed after they are mapped. Writeback of another part of
+        // the file must not write to them before that, since the zeroes would overwrite its data.
         let allocation = (!self.has(InodeFlags::EXTENTS)).then(|| self.allocation_lock.lock());
         let map = self.map_read(at, length)?;
         drop(allocation);
@@ -81,8 +82,9 @@ impl MapWrite for Inode {
         if is_done {
             return Ok(());
         }
-        // One split at a time, since an operation that fails with `NoSpace` must not have changed anything. The splits
-        // may use the clusters reserved for them, so that a write to existing blocks does not fail for lack of space.
+        // One split at a time, since an operation that fails with `NoSpace` must not have changed
+        // anything. The splits may use the clusters reserved for them, so that a write to existing
+        // blocks does not fail for lack of space.
         for at in [blocks.start, blocks.end] {
             self.volume().change_with_space(self.credits_for_map(1), |handle| {
                 self.split_extent(handle, at, Purpose::EndOfIo)
@@ -108,17 +110,18 @@ impl MapWrite for Inode {
         }
         while !left.is_empty() || grows(self) {
             let calls = (left.len() as u32).clamp(1, CONVERTED_AT_ONCE);
-            // The tree may grow before the handle opens, and the transaction that converts extents also changes the
-            // size. So there are credits for two changes of the size.
+            // The tree may grow before the handle opens, and the transaction that converts extents
+            // also changes the size. So there are credits for two changes of the size.
             let credits = self.credits_for_map(calls) + 2 * SIZE_CREDITS;
             let credits = credits.min(self.volume().writer()?.journal.credits_max());
-            // Without space, the data would be lost. Free clusters may be usable only after a commit.
+            // Without space, the data would be lost. Free clusters may be usable only after a
+            // commit.
             self.volume().change_with_space(credits, |handle| {
                 if !left.is_empty() {
                     self.convert_written(handle, &mut left, SIZE_CREDITS)?;
                 }
-                // The size grows only up to the next unwritten block, since a commit may come before the rest is
-                // converted.
+                // The size grows only up to the next unwritten block, since a commit may come
+                // before the rest is converted.
                 let size = left
                     .last()
                     .map_or(size.0, |next| size.0.min(next.start.0 << block_size.shift()));
@@ -153,8 +156,8 @@ impl Inode {
         self.writers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a user that has closed the file. After the last user, the file's preallocation is discarded as soon as
-    /// no block is delayed.
+    /// Counts a user that has closed the file. After the last user, the file's preallocation is
+    /// discarded as soon as no block is delayed.
     pub fn closed_for_writing(&self) {
         self.writers.fetch_sub(1, Ordering::AcqRel);
         self.discard_unused_preallocation();
@@ -183,8 +186,9 @@ impl Inode {
         Ok(block_size.file_block(at)..end)
     }
 
-    /// Reserves space for all blocks of `wanted` that are neither allocated nor delayed, or for none of them. Returns
-    /// these blocks. Writers call this, one at a time; writeback may allocate delayed blocks concurrently.
+    /// Reserves space for all blocks of `wanted` that are neither allocated nor delayed, or for
+    /// none of them. Returns these blocks. Writers call this, one at a time; writeback may allocate
+    /// delayed blocks concurrently.
     pub(crate) fn reserve_holes(&self, wanted: &Range<FileBlock>) -> Result<Vec<Range<FileBlock>>> {
         let mut holes: Vec<Range<FileBlock>> = Vec::new();
         let mut at = wanted.start;
@@ -206,8 +210,9 @@ impl Inode {
             }
         }
         for (index, hole) in holes.iter().enumerate() {
-            // With clusters, writeback must not allocate concurrently. Otherwise it could allocate a cluster that the
-            // hole shares after the search for such clusters. The same holds for blocks of pointers.
+            // With clusters, writeback must not allocate concurrently. Otherwise it could allocate
+            // a cluster that the hole shares after the search for such clusters. The same holds for
+            // blocks of pointers.
             let mut pointers = self.shares_allocations().then(|| self.allocation_lock.lock());
             let reserve =
                 |clusters| self.volume().allocator()?.reserve(clusters, space::reserve_access());
@@ -225,14 +230,15 @@ impl Inode {
         Ok(holes)
     }
 
-    /// Returns whether the allocation of one block of the file may change what another one needs: they share a cluster,
-    /// or a block of pointers.
+    /// Returns whether the allocation of one block of the file may change what another one needs:
+    /// they share a cluster, or a block of pointers.
     pub(crate) fn shares_allocations(&self) -> bool {
         self.volume().geometry().cluster_shift > 0 || !self.has(InodeFlags::EXTENTS)
     }
 
-    /// Calls `reserve` with the number of clusters that a hole needs, and makes its blocks delayed. The hole is not
-    /// filled concurrently. `pointers` are the blocks of pointers that are reserved, unless the file has extents.
+    /// Calls `reserve` with the number of clusters that a hole needs, and makes its blocks delayed.
+    /// The hole is not filled concurrently. `pointers` are the blocks of pointers that are
+    /// reserved, unless the file has extents.
     fn reserve_hole(
         &self,
         hole: &Range<FileBlock>,
@@ -281,8 +287,8 @@ impl Inode {
         Ok(None)
     }
 
-    /// Returns `NoSpace` if the volume ends before the last block of a hole, whose cluster the file has already.
-    /// mke2fs makes no volumes that end within a cluster, but e2fsck accepts them.
+    /// Returns `NoSpace` if the volume ends before the last block of a hole, whose cluster the file
+    /// has already. mke2fs makes no volumes that end within a cluster, but e2fsck accepts them.
     fn check_last_cluster(&self, hole: &Range<FileBlock>) -> Result<()> {
         let geometry = self.volume().geometry();
         let cluster_blocks = u64::from(geometry.blocks_per_cluster());
@@ -298,8 +304,8 @@ impl Inode {
         }
     }
 
-    /// Changes the delayed blocks, and updates the count of reserved clusters, of which `pointers` are for blocks of
-    /// pointers.
+    /// Changes the delayed blocks, and updates the count of reserved clusters, of which `pointers`
+    /// are for blocks of pointers.
     pub(super) fn change_delayed(&self, pointers: u64, change: impl FnOnce(&mut Delayed)) {
         let mut delayed = self.delayed.lock();
         change(&mut delayed);
@@ -323,9 +329,10 @@ impl Inode {
         }
     }
 
-    /// Reserves clusters again for delayed blocks that share a cluster with `unmapped`. Such a block had no reservation
-    /// if the file had its cluster. The cluster was just freed, so that it, or another one, can be reserved. All blocks
-    /// of `unmapped` are unmapped. The caller has held `allocation_lock` since before they were unmapped.
+    /// Reserves clusters again for delayed blocks that share a cluster with `unmapped`. Such a
+    /// block had no reservation if the file had its cluster. The cluster was just freed, so that
+    /// it, or another one, can be reserved. All blocks of `unmapped` are unmapped. The caller has
+    /// held `allocation_lock` since before they were unmapped.
     pub(crate) fn reserve_for_clusters(&self, unmapped: Range<FileBlock>) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
         if shift == 0 || unmapped.is_empty() {
@@ -354,7 +361,8 @@ impl Inode {
         self.allocate_delayed_locked(wanted, &mut self.allocation_lock.lock())
     }
 
-    /// Allocates the first delayed blocks of `wanted`, for a caller that holds `allocation_lock`, which has `pointers`.
+    /// Allocates the first delayed blocks of `wanted`, for a caller that holds `allocation_lock`,
+    /// which has `pointers`.
     fn allocate_delayed_locked(
         &self,
         wanted: &Range<FileBlock>,
@@ -369,7 +377,8 @@ impl Inode {
         let credits = self.credits_for_map(1) + ORPHAN_CREDITS;
         let run = volume.change_with_space(credits, |handle| {
             let request = NewBlocks { at, wanted, unwritten, purpose };
-            // The previous contents of the blocks must never be visible. If zeroing fails, only this data is lost.
+            // The previous contents of the blocks must never be visible. If zeroing fails, only
+            // this data is lost.
             let zero = &mut |run: Run| {
                 if run.unwritten {
                     return Ok(());
@@ -414,7 +423,8 @@ impl Inode {
             let mut block = data.clone();
             block.resize(block_size.len(), 0);
             let write = &mut |run: Run| {
-                // The flush before the commit block makes the data durable before the file has the block.
+                // The flush before the commit block makes the data durable before the file has the
+                // block.
                 let offset = block_size.device_offset(run.block).expect("the run is in the volume");
                 volume.device().write_at(offset, &block)
             };
@@ -424,7 +434,8 @@ impl Inode {
                 Err(Error::NoSpace) => Error::NoSpace,
                 Err(error) => return Err(error),
             };
-            // Other fields may have changed since, such as the inode's place in the list of orphans.
+            // Other fields may have changed since, such as the inode's place in the list of
+            // orphans.
             self.update(handle, |now| {
                 now.flags = record.flags;
                 now.block_area = record.block_area;

@@ -1,5 +1,5 @@
-//! Parsing of directory entries in a block, or in the parts of an inline directory: bounds, checksum, names.
-//! Not here: which blocks a directory has, and the index.
+//! Parsing of directory entries in a block, or in the parts of an inline directory: bounds,
+//! checksum, names. Not here: which blocks a directory has, and the index.
 //!
 //! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Linear Directories".
 
@@ -91,14 +91,14 @@ pub fn code_from_file_type(kind: FileType) -> u8 {
 }
 
 impl DirFormat {
-    /// Iterates over the entries of a block (or of a part of an inline directory). Ends after an error, since the
-    /// start of the next entry is unknown.
+    /// Iterates over the entries of a block (or of a part of an inline directory). Ends after an
+    /// error, since the start of the next entry is unknown.
     pub fn slots<'a>(&self, bytes: &'a [u8], location: Location) -> Slots<'a> {
         Slots { format: *self, bytes, location, at: 0 }
     }
 
-    /// Returns the name in an entry, as it is stored. Errors: `Corrupt` as [`Slot::checked_name`], but only if it is
-    /// empty for encrypted names.
+    /// Returns the name in an entry, as it is stored. Errors: `Corrupt` as [`Slot::checked_name`],
+    /// but only if it is empty for encrypted names.
     pub(super) fn stored_name<'a>(
         &self,
         slot: &'a Slot<'_>,
@@ -142,9 +142,9 @@ impl DirFormat {
         }
     }
 
-    /// Returns the length in bytes that an entry's `record_length` stands for. 65536 does not fit in 16 bits. In
-    /// blocks of that size, 65535 and 0 stand for it, and bits 16 and 17 of a length are stored in the two low bits,
-    /// which are otherwise clear.
+    /// Returns the length in bytes that an entry's `record_length` stands for. 65536 does not fit
+    /// in 16 bits. In blocks of that size, 65535 and 0 stand for it, and bits 16 and 17 of a length
+    /// are stored in the two low bits, which are otherwise clear.
     #[inline]
     fn record_length(&self, raw: u16) -> usize {
         let raw = usize::from(raw);
@@ -155,8 +155,8 @@ impl DirFormat {
         }
     }
 
-    /// Returns whether the block looks like an index node: a single unused entry that fills the block. With
-    /// checksums, no leaf looks like this, because its tail is an entry, too.
+    /// Returns whether the block looks like an index node: a single unused entry that fills the
+    /// block. With checksums, no leaf looks like this, because its tail is an entry, too.
     pub(crate) fn is_index_node(&self, block: &[u8]) -> bool {
         RawDirEntryHeader::ref_from(block).is_some_and(|entry| {
             entry.inode.get() == 0 && self.record_length(entry.record_length.get()) == block.len()
@@ -197,7 +197,8 @@ impl<'a> Slots<'a> {
         let length = self.format.record_length(header.record_length.get());
         let name_length = usize::from(header.name_length);
         let remains = rest.len().checked_sub(length);
-        // The tail and unused entries may have no name, but are at least as long as an entry with one byte of name.
+        // The tail and unused entries may have no name, but are at least as long as an entry with
+        // one byte of name.
         if length < entry_bytes(name_length.max(1))
             || length % 4 != 0
             || !remains.is_some_and(|after| after == 0 || after >= ENTRY_BYTES_MIN)

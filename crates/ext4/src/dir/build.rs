@@ -12,8 +12,8 @@ use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 
 impl Inode {
-    /// Writes "." and ".." to this directory, which has no data yet: to the inode if the volume has inline data and
-    /// the inode has room for it, otherwise to a block.
+    /// Writes "." and ".." to this directory, which has no data yet: to the inode if the volume has
+    /// inline data and the inode has room for it, otherwise to a block.
     pub(crate) fn dir_init(&self, handle: &mut Handle<'_>, parent: InodeNumber) -> Result<()> {
         let directory = Directory::for_change(self)?;
         if self.volume().geometry().features.has(Feature::InlineData)
@@ -28,7 +28,8 @@ impl Inode {
 }
 
 impl Directory<'_> {
-    /// Moves all names except "." and ".." from the only block to a leaf, and makes that block the root of an index.
+    /// Moves all names except "." and ".." from the only block to a leaf, and makes that block the
+    /// root of an index.
     pub(super) fn build_index(
         &self,
         handle: &mut Handle<'_>,

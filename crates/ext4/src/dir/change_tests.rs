@@ -98,7 +98,8 @@ impl Subject {
         }
     }
 
-    /// Checks lookups and listings while the volume is open, then e2fsck and the kernel's listing after it is closed.
+    /// Checks lookups and listings while the volume is open, then e2fsck and the kernel's listing
+    /// after it is closed.
     fn check(self) -> Image {
         let listing = list(&self.many, 100);
         let dots = [b".".to_vec(), b"..".to_vec()];

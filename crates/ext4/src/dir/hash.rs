@@ -1,9 +1,9 @@
 //! Hashes of names, by which hashed directories order their entries.
 //! Not here: the index that uses them, and case folding.
 //!
-//! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Hash Tree Directories". The half MD4 and TEA
-//! transforms are those of the ciphers' public descriptions, with fewer rounds (MD4: 8 steps of each of its 3 rounds;
-//! TEA: 16 cycles).
+//! Source: kernel documentation, `filesystems/ext4/directory.rst`, "Hash Tree Directories". The
+//! half MD4 and TEA transforms are those of the ciphers' public descriptions, with fewer rounds
+//! (MD4: 8 steps of each of its 3 rounds; TEA: 16 cycles).
 
 /// The hash function of a directory's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,8 +42,8 @@ impl HashAlgorithm {
 pub struct NameHasher {
     /// The algorithm, from the index root.
     pub algorithm: HashAlgorithm,
-    /// Whether bytes from 128 on count as positive numbers. The superblock records whether `char` was unsigned where
-    /// the volume was first written.
+    /// Whether bytes from 128 on count as positive numbers. The superblock records whether `char`
+    /// was unsigned where the volume was first written.
     pub is_unsigned: bool,
     /// The volume's seed; all zeroes stand for the algorithm's default.
     pub seed: [u32; 4],
@@ -119,8 +119,8 @@ impl NameHasher {
         state
     }
 
-    /// Returns the first `4 * WORDS` bytes of `rest` as words. Missing bytes are replaced by the length of `rest`,
-    /// repeated in every byte.
+    /// Returns the first `4 * WORDS` bytes of `rest` as words. Missing bytes are replaced by the
+    /// length of `rest`, repeated in every byte.
     fn words<const WORDS: usize>(&self, rest: &[u8]) -> [u32; WORDS] {
         let length = rest.len() as u32;
         let pad = length | length << 8;

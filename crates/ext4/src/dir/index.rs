@@ -74,8 +74,8 @@ impl<'a> IndexNode<'a> {
         }
     }
 
-    /// Returns the least hash in a slot's block. Its lowest bit is set if names of that hash begin in the block
-    /// before. `None` for the first slot: its parent has the least hash.
+    /// Returns the least hash in a slot's block. Its lowest bit is set if names of that hash begin
+    /// in the block before. `None` for the first slot: its parent has the least hash.
     pub fn hash(&self, slot: usize) -> Option<u32> {
         self.rest.get(slot.checked_sub(1)?).map(|entry| entry.hash.get())
     }
@@ -150,7 +150,8 @@ impl IndexFormat {
         }
     }
 
-    /// Verifies the entries "." and "..". The second one's record hides the index from linear readers.
+    /// Verifies the entries "." and "..". The second one's record hides the index from linear
+    /// readers.
     fn check_root_entries(&self, block: &[u8], location: Location) -> Result<()> {
         let mut slots = self.dir.slots(block, location);
         let ends: [Option<Slot<'_>>; 2] = [slots.next().transpose()?, slots.next().transpose()?];
@@ -187,8 +188,8 @@ impl IndexFormat {
         block_bytes.saturating_sub(slots_at + tail) / ENTRY_BYTES
     }
 
-    /// Returns the number of slots that fit and the number in use. Verifies that the first number matches the block
-    /// size, and that the second one is from 1 to the first.
+    /// Returns the number of slots that fit and the number in use. Verifies that the first number
+    /// matches the block size, and that the second one is from 1 to the first.
     fn limit_and_count(
         &self,
         block: &[u8],

@@ -1,5 +1,5 @@
-//! Directories whose entries are in their inode. Not here: where an inode has such data (`inode/inline.rs`), and changes
-//! (`inline_write.rs`).
+//! Directories whose entries are in their inode. Not here: where an inode has such data
+//! (`inode/inline.rs`), and changes (`inline_write.rs`).
 
 use std::ops::ControlFlow;
 
@@ -15,10 +15,11 @@ use crate::inode::record::InodeRecord;
 /// Bytes at the start of an inline directory: the number of the parent's inode.
 pub(crate) const PARENT_BYTES: usize = 4;
 
-/// An inline directory: the parent's number, and entries in two parts. No entry crosses the end of a part.
+/// An inline directory: the parent's number, and entries in two parts. No entry crosses the end of
+/// a part.
 ///
-/// Entries "." and ".." are not stored. Cursors are the positions that the entries get when the directory is
-/// converted to a block, which begins with "." and "..".
+/// Entries "." and ".." are not stored. Cursors are the positions that the entries get when the
+/// directory is converted to a block, which begins with "." and "..".
 pub(crate) struct InlineDirectory<'a> {
     inode: InodeNumber,
     parent: InodeNumber,

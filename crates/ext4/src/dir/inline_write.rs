@@ -1,7 +1,8 @@
-//! Changes of directories whose entries are in their inodes, their creation, and their conversion to blocks.
-//! Not here: reading them (`inode/inline.rs`).
+//! Changes of directories whose entries are in their inodes, their creation, and their conversion
+//! to blocks. Not here: reading them (`inode/inline.rs`).
 //!
-//! An entry lies in the inode's block area or in the value of its attribute. The length of the value never changes.
+//! An entry lies in the inode's block area or in the value of its attribute. The length of the
+//! value never changes.
 
 use std::mem::offset_of;
 
@@ -113,7 +114,8 @@ impl Directory<'_> {
         Ok(true)
     }
 
-    /// Creates the directory in its inode. Returns false if the inode has no room, or has attributes.
+    /// Creates the directory in its inode. Returns false if the inode has no room, or has
+    /// attributes.
     pub(super) fn init_inline(&self, handle: &mut Handle<'_>, parent: InodeNumber) -> Result<bool> {
         let attribute = empty_value();
         let area = &self.inode.record().attribute_area;

@@ -1,7 +1,8 @@
-//! Insertion of a name into a directory. If there is no room, rounds of changes make room. After each round, the
-//! directory is valid.
+//! Insertion of a name into a directory. If there is no room, rounds of changes make room. After
+//! each round, the directory is valid.
 //!
-//! Not here: the bytes of entries (`leaf.rs`) and of the index (`node.rs`), and the first index (`build.rs`).
+//! Not here: the bytes of entries (`leaf.rs`) and of the index (`node.rs`), and the first index
+//! (`build.rs`).
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result, Unsupported};
@@ -17,8 +18,8 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 
-/// Bound on the rounds of an insertion. None takes as many: the inline directory becomes a block, the block gets an
-/// index, the index gets its levels, one node of each level and a leaf are split.
+/// Bound on the rounds of an insertion. None takes as many: the inline directory becomes a block,
+/// the block gets an index, the index gets its levels, one node of each level and a leaf are split.
 const ROUNDS_MAX: u32 = 12;
 
 /// Outcome of a round.
@@ -30,9 +31,10 @@ pub(super) enum Progress {
 }
 
 impl Inode {
-    /// Adds a name to this directory. Errors: `Exists` if the name exists; nothing is changed. `NoSpace` if the
-    /// directory must grow and cannot: the names are unchanged. If this was the handle's first change,
-    /// [`Handle::mark_undone`] is called; otherwise the caller undoes its earlier changes.
+    /// Adds a name to this directory. Errors: `Exists` if the name exists; nothing is changed.
+    /// `NoSpace` if the directory must grow and cannot: the names are unchanged. If this was the
+    /// handle's first change, [`Handle::mark_undone`] is called; otherwise the caller undoes its
+    /// earlier changes.
     pub(crate) fn dir_insert(
         &self,
         handle: &mut Handle<'_>,
@@ -45,8 +47,8 @@ impl Inode {
         self.insert_or_undo(handle, name, number, kind, &mut FileBlock(0))
     }
 
-    /// [`dir_insert`](Self::dir_insert) of a name that does not exist. In a directory without an index, the search for
-    /// room begins at `cursor`, which is moved past blocks without room.
+    /// [`dir_insert`](Self::dir_insert) of a name that does not exist. In a directory without an
+    /// index, the search for room begins at `cursor`, which is moved past blocks without room.
     pub(crate) fn dir_insert_absent(
         &self,
         handle: &mut Handle<'_>,
@@ -59,7 +61,8 @@ impl Inode {
         self.insert_or_undo(handle, name, number, kind, cursor)
     }
 
-    /// Adds a name that is valid and does not exist. Errors: as in [`dir_insert`](Self::dir_insert).
+    /// Adds a name that is valid and does not exist. Errors: as in
+    /// [`dir_insert`](Self::dir_insert).
     fn insert_or_undo(
         &self,
         handle: &mut Handle<'_>,
@@ -112,8 +115,8 @@ impl Inode {
     pub(crate) fn credits_for_insert(&self) -> u32 {
         let is_large = self.volume().geometry().features.has(Feature::LargeDir);
         let levels = if is_large { 3 } else { 2 };
-        // A new block on each level of the index, one block for a new level, one leaf, and the block of an inline
-        // directory.
+        // A new block on each level of the index, one block for a new level, one leaf, and the
+        // block of an inline directory.
         let new_blocks = levels + 3;
         // The index blocks on the path and the inode change, too.
         self.credits_for_map(new_blocks) + new_blocks + levels + 2
@@ -127,8 +130,8 @@ pub(super) struct Leaf {
 }
 
 impl<'a> Directory<'a> {
-    /// Opens a directory to change it. Errors: `Unsupported` if this kind of directory cannot be changed yet, except in
-    /// a recovery.
+    /// Opens a directory to change it. Errors: `Unsupported` if this kind of directory cannot be
+    /// changed yet, except in a recovery.
     pub(super) fn for_change(inode: &'a Inode) -> Result<Self> {
         let directory = Self::open(inode)?;
         if inode.volume().is_recovering() {
@@ -163,8 +166,8 @@ impl<'a> Directory<'a> {
             .then(|| HashAlgorithm::from_disk(superblock.directory_hash.default_version))?
     }
 
-    /// Adds an entry to a directory without an index, in the first block from `cursor` on that has room, to which
-    /// `cursor` moves.
+    /// Adds an entry to a directory without an index, in the first block from `cursor` on that has
+    /// room, to which `cursor` moves.
     fn insert_anywhere(
         &self,
         handle: &mut Handle<'_>,
@@ -274,7 +277,8 @@ impl<'a> Directory<'a> {
         Ok(self.node(entry)?.len() < self.format.slots_max(NodeKind::of(entry.block)))
     }
 
-    /// Moves half of a leaf's names to a new leaf. The last index block of the path has room for the new slot.
+    /// Moves half of a leaf's names to a new leaf. The last index block of the path has room for
+    /// the new slot.
     fn split_leaf(&self, handle: &mut Handle<'_>, path: &Path, leaf: &Leaf) -> Result<()> {
         let split = self.format.dir.split_leaf(&path.hasher, &leaf.buffer, leaf.location)?;
         let split = split.ok_or_else(|| {
@@ -286,7 +290,8 @@ impl<'a> Directory<'a> {
         self.insert_slot(handle, path, path.entries.len() - 1, split.hash, at)
     }
 
-    /// Splits the block below the last block of the path that has room, or adds a level if all are full.
+    /// Splits the block below the last block of the path that has room, or adds a level if all are
+    /// full.
     fn make_room_in_index(&self, handle: &mut Handle<'_>, path: &Path) -> Result<()> {
         let mut parent = None;
         for level in 0..path.entries.len() {

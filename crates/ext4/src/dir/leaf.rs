@@ -1,8 +1,8 @@
-//! Changes of the entries in one directory block, or in a part of an inline directory: bytes in, bytes out.
-//! Not here: which block, and the index.
+//! Changes of the entries in one directory block, or in a part of an inline directory: bytes in,
+//! bytes out. Not here: which block, and the index.
 //!
-//! An entry extends to the start of the next one. The bytes that it does not need are room for new entries. No change
-//! moves an entry that stays, except [`DirFormat::pack`].
+//! An entry extends to the start of the next one. The bytes that it does not need are room for new
+//! entries. No change moves an entry that stays, except [`DirFormat::pack`].
 
 use std::ops::Range;
 
@@ -134,7 +134,8 @@ impl DirFormat {
         self.write_entry(bytes, room.start + room.taken..room.end, entry);
     }
 
-    /// Removes an entry. Its bytes become room of the entry before it. If it is the first, it becomes unused.
+    /// Removes an entry. Its bytes become room of the entry before it. If it is the first, it
+    /// becomes unused.
     pub(crate) fn remove(&self, bytes: &mut [u8], found: &Found) {
         let (start, end) = found.range;
         bytes[start..end].fill(0);

@@ -1,10 +1,10 @@
 //! Listing of a directory's entries from a cursor on, in the order of its blocks.
 //!
-//! A cursor is the byte position of an entry in the directory (for inline directories see `inline.rs`). The
-//! kernel lists by hash instead. On a volume that is only read, positions never change: cursors stay valid forever,
-//! each entry has its own cursor (in the kernel, names of equal hash share one), blocks are read in sequence, and
-//! nothing is sorted or kept between calls. Directories whose entries can move during a listing are listed by hash
-//! (`ordered.rs`).
+//! A cursor is the byte position of an entry in the directory (for inline directories see
+//! `inline.rs`). The kernel lists by hash instead. On a volume that is only read, positions never
+//! change: cursors stay valid forever, each entry has its own cursor (in the kernel, names of equal
+//! hash share one), blocks are read in sequence, and nothing is sorted or kept between calls.
+//! Directories whose entries can move during a listing are listed by hash (`ordered.rs`).
 
 use std::ops::ControlFlow;
 
@@ -19,9 +19,10 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 
 impl Inode {
-    /// Calls `emit` for each entry of this directory ("." and ".." included) from `from` on, until `emit` breaks or
-    /// the directory ends. Any number is a valid cursor: a number between two entries stands for the second. Encrypted
-    /// names are decrypted, or without the key, shown in another form.
+    /// Calls `emit` for each entry of this directory ("." and ".." included) from `from` on, until
+    /// `emit` breaks or the directory ends. Any number is a valid cursor: a number between two
+    /// entries stands for the second. Encrypted names are decrypted, or without the key, shown in
+    /// another form.
     pub fn read_dir(
         &self,
         from: DirCursor,

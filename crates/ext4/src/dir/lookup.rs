@@ -1,7 +1,7 @@
 //! Lookups of names in a directory: by its hash index if there is one, otherwise block by block.
 //!
-//! As in the kernel, an inconsistent index is not used, since the entries can be found without it. But an index block
-//! that is missing or has a wrong checksum is an error.
+//! As in the kernel, an inconsistent index is not used, since the entries can be found without it.
+//! But an index block that is missing or has a wrong checksum is an error.
 
 use std::ops::ControlFlow;
 
@@ -53,8 +53,9 @@ pub(super) struct PathEntry {
 }
 
 impl Inode {
-    /// Returns the inode of `name` in this directory. Errors: `NotFound`. Names are compared byte by byte, even if
-    /// the directory ignores case. In an encrypted directory, `name` is a name that [`read_dir`](Self::read_dir) shows.
+    /// Returns the inode of `name` in this directory. Errors: `NotFound`. Names are compared byte
+    /// by byte, even if the directory ignores case. In an encrypted directory, `name` is a name
+    /// that [`read_dir`](Self::read_dir) shows.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         self.find_inode(name).inspect_err(|error| self.volume().apply_error_policy(error))
     }
@@ -168,8 +169,8 @@ impl Directory<'_> {
         }
     }
 
-    /// Returns the path to the first leaf that may have a name, and the name's hash. The inner result is an error if
-    /// the index is inconsistent.
+    /// Returns the path to the first leaf that may have a name, and the name's hash. The inner
+    /// result is an error if the index is inconsistent.
     pub(super) fn path_to(&self, name: &[u8]) -> Result<Result<(Path, u32), Error>> {
         let mut hash = 0;
         let path = self.path_by(|hasher| {
@@ -198,8 +199,8 @@ impl Directory<'_> {
         Ok(self.descend(&mut path, Some(hash))?.map(|()| path))
     }
 
-    /// Searches for a name, from the leaf at the end of the path on. The inner result is an error if the index is
-    /// inconsistent.
+    /// Searches for a name, from the leaf at the end of the path on. The inner result is an error
+    /// if the index is inconsistent.
     fn find_from(
         &self,
         path: &mut Path,
@@ -214,8 +215,8 @@ impl Directory<'_> {
             if let Some(found) = self.find_in(&leaf, location, name)? {
                 return Ok(Ok(Some(found)));
             }
-            // Names of this hash may continue in the next leaf. Then the next slot has the same hash, with its lowest
-            // bit set.
+            // Names of this hash may continue in the next leaf. Then the next slot has the same
+            // hash, with its lowest bit set.
             if self.advance(path)?.is_none_or(|next| next & !1 != hash) {
                 return Ok(Ok(None));
             }
@@ -225,8 +226,9 @@ impl Directory<'_> {
         }
     }
 
-    /// Extends the path to the last level of the index: to the slot for `hash`, or to the first slot. The inner
-    /// result is an error if the index is inconsistent, also if the slot's leaf is one of the index's blocks.
+    /// Extends the path to the last level of the index: to the slot for `hash`, or to the first
+    /// slot. The inner result is an error if the index is inconsistent, also if the slot's leaf is
+    /// one of the index's blocks.
     pub(super) fn descend(&self, path: &mut Path, hash: Option<u32>) -> Result<Result<(), Error>> {
         while let Some((block, location)) = self.child(path)? {
             if path.entries.iter().any(|entry| entry.block == block) {
@@ -245,8 +247,9 @@ impl Directory<'_> {
         Ok(Ok(()))
     }
 
-    /// Moves the end of the path to the next slot. At the end of a block, continues in the block above. Returns the
-    /// slot's hash, with the mark of continued hashes; `None` at the end of the index.
+    /// Moves the end of the path to the next slot. At the end of a block, continues in the block
+    /// above. Returns the slot's hash, with the mark of continued hashes; `None` at the end of the
+    /// index.
     pub(super) fn advance(&self, path: &mut Path) -> Result<Option<u32>> {
         while let Some(entry) = path.entries.last_mut() {
             entry.slot += 1;
@@ -272,7 +275,8 @@ impl Directory<'_> {
         }
     }
 
-    /// Reads a block that the structure at `location` refers to. Errors: `Corrupt` if the directory does not have it.
+    /// Reads a block that the structure at `location` refers to. Errors: `Corrupt` if the directory
+    /// does not have it.
     pub(super) fn read_referenced(
         &self,
         at: FileBlock,

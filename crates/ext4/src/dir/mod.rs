@@ -42,7 +42,8 @@ const BLOCKS_READ_MAX: u64 = 1 << 24;
 
 const STRUCTURE: &str = "directory block";
 
-/// A directory with blocks (inline directories have none), and the properties that its blocks are parsed by.
+/// A directory with blocks (inline directories have none), and the properties that its blocks are
+/// parsed by.
 pub(crate) struct Directory<'a> {
     inode: &'a Inode,
     format: IndexFormat,
@@ -132,9 +133,10 @@ impl<'a> Directory<'a> {
         }
     }
 
-    /// Counts the blocks that one operation has read. Errors: `Corrupt` above a limit. A directory cannot have more
-    /// blocks than the volume, but a corrupt map can refer to the same blocks repeatedly, and a volume in a sparse
-    /// file can have more blocks than can be read in reasonable time.
+    /// Counts the blocks that one operation has read. Errors: `Corrupt` above a limit. A directory
+    /// cannot have more blocks than the volume, but a corrupt map can refer to the same blocks
+    /// repeatedly, and a volume in a sparse file can have more blocks than can be read in
+    /// reasonable time.
     pub(crate) fn count_read(&self, count: &mut u64) -> Result<()> {
         *count += 1;
         let max = self.inode.volume().geometry().block_count.min(BLOCKS_READ_MAX);

@@ -64,9 +64,9 @@ impl IndexFormat {
         root
     }
 
-    /// Adds a slot after slot `after` of a block that is not full. `hash` is the least hash of `block`, with the mark
-    /// of continued hashes. Returns false and changes nothing if the block is no longer as it was parsed: a corrupt
-    /// volume can use a block twice.
+    /// Adds a slot after slot `after` of a block that is not full. `hash` is the least hash of
+    /// `block`, with the mark of continued hashes. Returns false and changes nothing if the block
+    /// is no longer as it was parsed: a corrupt volume can use a block twice.
     #[must_use]
     pub(crate) fn insert_slot(
         &self,
@@ -89,8 +89,8 @@ impl IndexFormat {
         true
     }
 
-    /// Moves the upper half of the slots of a block below the root to a new block. Returns the new block and its
-    /// least hash.
+    /// Moves the upper half of the slots of a block below the root to a new block. Returns the new
+    /// block and its least hash.
     pub(crate) fn split_node(&self, node: &mut [u8]) -> (Box<[u8]>, u32) {
         let kind = NodeKind::Inner;
         let remaining = count_in(node, kind) / 2;
@@ -104,8 +104,8 @@ impl IndexFormat {
         (self.new_node(first, &moved[1..]), hash)
     }
 
-    /// Adds a level: moves all slots of the root to a new block, whose number is `block`, and lets the root refer to
-    /// that block only. Returns the new block.
+    /// Adds a level: moves all slots of the root to a new block, whose number is `block`, and lets
+    /// the root refer to that block only. Returns the new block.
     pub(crate) fn deepen_root(&self, root: &mut [u8], block: FileBlock) -> Box<[u8]> {
         let slots = slots_from(root, NodeKind::Root, 0);
         root[ROOT_SLOTS_AT..].fill(0);
@@ -235,7 +235,8 @@ mod tests {
             let (mut kind, mut model) = (NodeKind::Root, vec![(0, 7)]);
             for (block, hash) in (1..).zip(hashes) {
                 if model.len() == format.slots_max(kind) {
-                    // First, a level is added. Then the block is split, and the test continues with the lower half.
+                    // First, a level is added. Then the block is split, and the test continues with
+                    // the lower half.
                     if kind == NodeKind::Root {
                         let lower = format.deepen_root(&mut node, FileBlock(99));
                         prop_assert_eq!(slots(&format, &node, kind), [(0, 99)]);

@@ -1,14 +1,15 @@
 //! Listing of a directory in the order of its names' hashes.
 //!
-//! A directory can change during a listing. A name's cursor is made of its hash alone, so the cursor stays valid if
-//! the entry moves: when a leaf is split, when a directory of one block gets an index, or when an inline directory is
-//! converted to a block. So directories without an index are listed by hash, too, if they get an index when they
-//! grow. Directories that never get one are listed by position (`list.rs`): in these, no entry moves.
+//! A directory can change during a listing. A name's cursor is made of its hash alone, so the
+//! cursor stays valid if the entry moves: when a leaf is split, when a directory of one block gets
+//! an index, or when an inline directory is converted to a block. So directories without an index
+//! are listed by hash, too, if they get an index when they grow. Directories that never get one are
+//! listed by position (`list.rs`): in these, no entry moves.
 //!
-//! Cursors: 0 is ".", 1 is "..", and all others have bit 62 set, which no position has. The bits below it are 31 bits
-//! of the hash in the index, and 31 bits that order names of equal hash: a second hash, or the next free number if
-//! the second hashes are equal, too. Only if one of two such names is removed during a listing can the other be
-//! missed.
+//! Cursors: 0 is ".", 1 is "..", and all others have bit 62 set, which no position has. The bits
+//! below it are 31 bits of the hash in the index, and 31 bits that order names of equal hash: a
+//! second hash, or the next free number if the second hashes are equal, too. Only if one of two
+//! such names is removed during a listing can the other be missed.
 
 use base::attributes::{DirCursor, DirEntry, FileType};
 use base::checksum::crc32c;
@@ -61,7 +62,8 @@ impl Bounds {
 }
 
 impl Directory<'_> {
-    /// Returns the hasher of a directory that is listed by hash; `None` if it is listed by position.
+    /// Returns the hasher of a directory that is listed by hash; `None` if it is listed by
+    /// position.
     pub(super) fn listing_hasher(&self) -> Result<Option<NameHasher>> {
         let volume = self.inode.volume();
         // Nothing moves in a directory that cannot be changed.
@@ -69,7 +71,8 @@ impl Directory<'_> {
         if has_writers { self.hasher() } else { Ok(None) }
     }
 
-    /// Returns the hasher of the directory's names; `None` if it has no order by hash, or that of folded names.
+    /// Returns the hasher of the directory's names; `None` if it has no order by hash, or that of
+    /// folded names.
     pub(super) fn hasher(&self) -> Result<Option<NameHasher>> {
         let volume = self.inode.volume();
         if self.inode.has(InodeFlags::CASEFOLD) {
@@ -162,8 +165,8 @@ impl Directory<'_> {
         }
     }
 
-    /// Returns the least hash of the leaf at the end of a path: the hash of the lowest slot of the path that is not
-    /// the first slot of its block.
+    /// Returns the least hash of the leaf at the end of a path: the hash of the lowest slot of the
+    /// path that is not the first slot of its block.
     fn low_of(&self, path: &Path) -> Result<u32> {
         for entry in path.entries.iter().rev() {
             if let Some(hash) = self.node(entry)?.hash(entry.slot) {
@@ -225,7 +228,8 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// Emits the added names, except names that continue in the next leaf. Returns true if `emit` breaks.
+    /// Emits the added names, except names that continue in the next leaf. Returns true if `emit`
+    /// breaks.
     fn emit_complete(&mut self, bounds: Bounds) -> bool {
         self.names.sort_by(|one, other| {
             (one.major, one.second, &one.bytes).cmp(&(other.major, other.second, &other.bytes))

@@ -1,5 +1,5 @@
-//! Changes of a directory during recovery: removal of many names in one pass, and of the index. Not here: adding a name
-//! (`insert.rs`).
+//! Changes of a directory during recovery: removal of many names in one pass, and of the index. Not
+//! here: adding a name (`insert.rs`).
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 
 impl Inode {
-    /// Removes these names if they have these inodes. Reads all blocks in one pass, without using an index. Ignores
-    /// names that do not exist. Each changed block is a transaction of its own.
+    /// Removes these names if they have these inodes. Reads all blocks in one pass, without using
+    /// an index. Ignores names that do not exist. Each changed block is a transaction of its own.
     pub(crate) fn dir_remove_all(&self, names: &BTreeMap<&[u8], InodeNumber>) -> Result<()> {
         let volume = self.volume();
         if self.has(InodeFlags::INLINE_DATA) {
@@ -50,9 +50,10 @@ impl Inode {
         Ok(())
     }
 
-    /// Turns the blocks of this directory's index into leaves, one transaction for each. The first leaf keeps "." and
-    /// "..". If these are damaged, writes new ones, with `parent` as "..". Recovery drops an index that is corrupt or
-    /// full, or whose hashes it cannot compute because names ignore case.
+    /// Turns the blocks of this directory's index into leaves, one transaction for each. The first
+    /// leaf keeps "." and "..". If these are damaged, writes new ones, with `parent` as "..".
+    /// Recovery drops an index that is corrupt or full, or whose hashes it cannot compute because
+    /// names ignore case.
     pub(crate) fn dir_drop_index(&self, parent: InodeNumber) -> Result<()> {
         let directory = Directory::for_change(self)?;
         let format = directory.format.dir;
@@ -84,9 +85,9 @@ impl Inode {
     }
 }
 
-/// Returns the entries of a leaf that are among `names`, in order. They are removed together, so `previous` of each is
-/// the last entry before it that is not removed. If there is no such entry, `previous` is the first removed one, which
-/// keeps its space as an unused entry.
+/// Returns the entries of a leaf that are among `names`, in order. They are removed together, so
+/// `previous` of each is the last entry before it that is not removed. If there is no such entry,
+/// `previous` is the first removed one, which keeps its space as an unused entry.
 fn find_all(
     format: &DirFormat,
     leaf: &[u8],

@@ -1,5 +1,5 @@
-//! Removal of names from a directory, and changes of their inodes. Empty blocks stay in the directory.
-//! Not here: adding names.
+//! Removal of names from a directory, and changes of their inodes. Empty blocks stay in the
+//! directory. Not here: adding names.
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Problem, Result};
@@ -74,8 +74,9 @@ impl Inode {
         })
     }
 
-    /// Returns whether this directory has no names except "." and "..". Errors: also `Corrupt` if it has a block behind its size, in
-    /// which there may be names. Directories are dense, so that would be the next one.
+    /// Returns whether this directory has no names except "." and "..". Errors: also `Corrupt` if
+    /// it has a block behind its size, in which there may be names. Directories are dense, so that
+    /// would be the next one.
     pub(crate) fn dir_is_empty(&self) -> Result<bool> {
         let directory = Directory::open(self)?;
         if self.has(InodeFlags::INLINE_DATA) {

@@ -19,8 +19,8 @@ pub(crate) struct LeafSplit {
 }
 
 impl DirFormat {
-    /// Splits a leaf so that the entries of each half need about the same space. Returns `None` if the leaf has fewer
-    /// than two entries.
+    /// Splits a leaf so that the entries of each half need about the same space. Returns `None` if
+    /// the leaf has fewer than two entries.
     pub(crate) fn split_leaf(
         &self,
         hasher: &NameHasher,
@@ -42,7 +42,8 @@ impl DirFormat {
     }
 }
 
-/// Returns the index of the second half's first entry, by the bytes that entries need. Neither half is empty.
+/// Returns the index of the second half's first entry, by the bytes that entries need. Neither half
+/// is empty.
 fn middle(entries: &[(u32, NewEntry<'_>)]) -> Option<usize> {
     let last = entries.len().checked_sub(1).filter(|&last| last > 0)?;
     let total: usize = entries.iter().map(|(_, entry)| entry.bytes()).sum();
@@ -116,7 +117,8 @@ mod tests {
     #[test]
     fn names_of_equal_hash_are_split_with_the_mark() {
         let format = format(1024);
-        // The legacy hash is equal for these names: adding to one byte compensates for subtracting from another.
+        // The legacy hash is equal for these names: adding to one byte compensates for subtracting
+        // from another.
         let hasher = NameHasher { algorithm: HashAlgorithm::Legacy, ..HASHER };
         let mut by_hash = std::collections::BTreeMap::<u32, Vec<Vec<u8>>>::new();
         for number in 0..1 << 18 {

@@ -49,8 +49,8 @@ pub(crate) enum NodeSearch {
     Child { block: FsBlock, expected: Expected },
 }
 
-/// Searches a node for `at`, which lies in the node's range. Verifies only the entries that the search uses, and that
-/// they lie within their limits; [`verify_block`] verifies the whole node.
+/// Searches a node for `at`, which lies in the node's range. Verifies only the entries that the
+/// search uses, and that they lie within their limits; [`verify_block`] verifies the whole node.
 pub(crate) fn find(
     bytes: &[u8],
     validity: BlockValidity<'_>,

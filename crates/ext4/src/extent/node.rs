@@ -50,7 +50,8 @@ enum Entries {
     Children(Vec<(FileBlock, FsBlock)>),
 }
 
-/// Returns the entries of a table. Entries of leaves are viewed as index entries: both begin with the file block.
+/// Returns the entries of a table. Entries of leaves are viewed as index entries: both begin with
+/// the file block.
 pub(super) fn starts(table: &[u8]) -> &[RawExtentIndex] {
     <[RawExtentIndex]>::ref_from_bytes(table).unwrap_or_default()
 }
@@ -73,16 +74,16 @@ pub(crate) fn entries_before(table: &[u8], at: FileBlock) -> usize {
 pub(crate) struct Part<'t> {
     /// The entries' positions in the node.
     pub entries: Range<usize>,
-    /// The file blocks that the entries cover: from the start of the first entry to the start of the entry after
-    /// them. At the node's ends, the node's own limits.
+    /// The file blocks that the entries cover: from the start of the first entry to the start of
+    /// the entry after them. At the node's ends, the node's own limits.
     pub range: Range<FileBlock>,
     pub(super) table: &'t [u8],
     location: Location,
 }
 
 impl<'t> Part<'t> {
-    /// Returns the part with those of `entries` that the table has. Errors: `Corrupt` if the part's range is not in
-    /// order or exceeds the node's range.
+    /// Returns the part with those of `entries` that the table has. Errors: `Corrupt` if the part's
+    /// range is not in order or exceeds the node's range.
     pub(crate) fn new(
         table: &'t [u8],
         entries: Range<usize>,
@@ -190,8 +191,8 @@ impl<'t> Part<'t> {
 }
 
 impl Node {
-    /// Parses a node. Verifies the header, and that entries ascend, do not overlap, are within the limits that the
-    /// parent gives, and refer to blocks of the volume.
+    /// Parses a node. Verifies the header, and that entries ascend, do not overlap, are within the
+    /// limits that the parent gives, and refer to blocks of the volume.
     pub(crate) fn parse(
         bytes: &[u8],
         validity: BlockValidity<'_>,

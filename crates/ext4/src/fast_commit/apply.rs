@@ -1,8 +1,8 @@
-//! Changes to the volume that bring it to the outcome of fast commits. The ordinary operations on inodes, maps and
-//! directories make them.
+//! Changes to the volume that bring it to the outcome of fast commits. The ordinary operations on
+//! inodes, maps and directories make them.
 //!
-//! Link counts are computed from the names. So they are correct although the fast commits of Linux do not contain
-//! images of all changed directories.
+//! Link counts are computed from the names. So they are correct although the fast commits of Linux
+//! do not contain images of all changed directories.
 //!
 //! Not here: quota.
 
@@ -39,7 +39,8 @@ struct NameCounts {
     children_now: u64,
     /// For a directory: subdirectories before the fast commits.
     children_before: u64,
-    /// For a directory on the volume: its subdirectories with names that fast commits do not contain, if known.
+    /// For a directory on the volume: its subdirectories with names that fast commits do not
+    /// contain, if known.
     other_children: Option<u64>,
     /// A directory that contains the inode after the fast commits.
     parent: Option<InodeNumber>,
@@ -105,9 +106,10 @@ impl Outcome {
                 _ => None,
             })
             .collect();
-        // All blocks are marked before blocks are allocated for maps and directories. A block that `free` frees may now
-        // belong to another file, so all blocks are marked again. Until then, freed blocks are not allocated. For this,
-        // blocks of files that `free` deletes must be marked, too: an interrupted replay may have freed them before.
+        // All blocks are marked before blocks are allocated for maps and directories. A block that
+        // `free` frees may now belong to another file, so all blocks are marked again. Until then,
+        // freed blocks are not allocated. For this, blocks of files that `free` deletes must be
+        // marked, too: an interrupted replay may have freed them before.
         let is_kept = |number| matches!(actions.get(&number), Some(Action::Keep(_)));
         let is_deleted = |number| {
             let is_new = self.files.get(&number).is_some_and(|file| file.is_new);
@@ -155,7 +157,8 @@ impl Outcome {
         numbers.filter_map(|number| Some((number, self.kind_now(number)?))).collect()
     }
 
-    /// Deletes inodes, including old files whose inode is reused. Unmaps the ranges whose mapping changes.
+    /// Deletes inodes, including old files whose inode is reused. Unmaps the ranges whose mapping
+    /// changes.
     fn free(&self, actions: &BTreeMap<InodeNumber, Action>) -> Result<()> {
         let volume = &self.volume;
         for (&number, file) in &self.files {
@@ -208,8 +211,8 @@ fn choose_action(file: &FileState, counts: NameCounts, is_orphan: bool) -> Actio
         let links = match file.kept().map(|record| record.links) {
             // The directory has more subdirectories than the format counts.
             Some(1) => 1,
-            // An interrupted replay may have counted a change without changing the entry, or the other way round. So the
-            // entries are counted, if they have types.
+            // An interrupted replay may have counted a change without changing the entry, or the
+            // other way round. So the entries are counted, if they have types.
             Some(links) => match counts.other_children {
                 Some(others) => 2 + others + counts.children_now,
                 // Every directory has at least two links.
@@ -233,8 +236,8 @@ fn choose_action(file: &FileState, counts: NameCounts, is_orphan: bool) -> Actio
     }
 }
 
-/// Returns the link count of a file that is no directory. Its names are those in `counts`, and names that fast commits
-/// do not contain.
+/// Returns the link count of a file that is no directory. Its names are those in `counts`, and
+/// names that fast commits do not contain.
 fn count_links(file: &FileState, counts: NameCounts) -> u64 {
     // Fast commits contain all names of a file that they create.
     let Some(existing) = file.existing().filter(|_| !file.was_created) else { return counts.now };
@@ -242,10 +245,10 @@ fn count_links(file: &FileState, counts: NameCounts) -> u64 {
     if file.image.is_none() {
         return (before + counts.now).saturating_sub(counts.before).max(counts.now);
     }
-    // An interrupted replay may have counted a name without changing its entry, or the other way round, so only the
-    // image has the right count. But Linux may have been changing other names when it wrote the image. If such a removal
-    // were counted, a later removal would delete the file although it has a name. So at most the removals that fast
-    // commits contain are counted.
+    // An interrupted replay may have counted a name without changing its entry, or the other way
+    // round, so only the image has the right count. But Linux may have been changing other names
+    // when it wrote the image. If such a removal were counted, a later removal would delete the
+    // file although it has a name. So at most the removals that fast commits contain are counted.
     let (min, max) = (before.saturating_sub(counts.removals), before + counts.now);
     u64::try_from(file.links).unwrap_or(0).clamp(min, max).max(counts.now)
 }
@@ -266,8 +269,8 @@ fn delete(volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
     inode.release()
 }
 
-/// Writes an inode to the table, with this link count. Keeps an existing map of the same kind, whose number of clusters
-/// is `clusters`, if that is known; otherwise the map is empty.
+/// Writes an inode to the table, with this link count. Keeps an existing map of the same kind,
+/// whose number of clusters is `clusters`, if that is known; otherwise the map is empty.
 fn write_inode(
     volume: &Arc<Volume>,
     number: InodeNumber,
@@ -285,7 +288,8 @@ fn write_inode(
         None => vec![0; geometry.inode_size as usize],
     };
     drop(buffer);
-    // The link of the orphan list is the current one, not the image's, which is from the time of the commit.
+    // The link of the orphan list is the current one, not the image's, which is from the time of
+    // the commit.
     let next_orphan = if is_orphan { raw(&mut bytes).dtime.get() } else { 0 };
     if let Some(image) = &file.image {
         image.store(&mut bytes);
@@ -331,10 +335,10 @@ fn write_inode(
     inode(volume, record)
 }
 
-/// Returns the block count of an inode whose map has this number of clusters. An interrupted replay may have changed the
-/// map without counting the blocks, or may have copied the count of an image to an inode with an older map. Returns
-/// `None` if the count may include blocks that are not known here: values of attributes in inodes of their own, and the
-/// block of a passive translator.
+/// Returns the block count of an inode whose map has this number of clusters. An interrupted replay
+/// may have changed the map without counting the blocks, or may have copied the count of an image
+/// to an inode with an older map. Returns `None` if the count may include blocks that are not known
+/// here: values of attributes in inodes of their own, and the block of a passive translator.
 fn block_count(volume: &Volume, record: &InodeRecord, clusters: u64) -> Option<u64> {
     let geometry = volume.geometry();
     let is_known = !geometry.features.has(Feature::EaInode) && geometry.creator != CreatorOs::Hurd;
@@ -347,7 +351,8 @@ fn map_kind(flags: InodeFlags) -> u32 {
     flags.0 & (InodeFlags::EXTENTS.0 | InodeFlags::INLINE_DATA.0)
 }
 
-/// Returns the flags of an inode with an image. A new directory begins with an empty map, not with inline data.
+/// Returns the flags of an inode with an image. A new directory begins with an empty map, not with
+/// inline data.
 fn flags_of(file: &FileState, geometry: &Geometry) -> InodeFlags {
     // The flag determines the unit of the block count, which does not come from the image.
     let huge = file.kept().map_or(0, |kept| kept.flags.0 & InodeFlags::HUGE_FILE.0);
@@ -379,8 +384,9 @@ fn init_directory(volume: &Volume, directory: &Inode, parent: InodeNumber) -> Re
     volume.change_with_space(credits, |handle| directory.dir_init(handle, parent))
 }
 
-/// Removes names in one pass, and then adds names one by one: by the index, or in the next leaf with space. `parent` is
-/// the directory's parent, or another directory if fast commits do not contain its name.
+/// Removes names in one pass, and then adds names one by one: by the index, or in the next leaf
+/// with space. `parent` is the directory's parent, or another directory if fast commits do not
+/// contain its name.
 fn change_directory(
     volume: &Volume,
     (directory, parent): (&Inode, InodeNumber),

@@ -76,9 +76,10 @@ pub enum Change {
     },
 }
 
-/// Returns the changes of each fast commit in the area of `journal`, in order. Returns only fast commits that were made
-/// while the transaction `running` was running. The area may also contain fast commits of earlier transactions, and
-/// one that a crash interrupted. These are ignored. Errors: `Unsupported` if there are too many changes.
+/// Returns the changes of each fast commit in the area of `journal`, in order. Returns only fast
+/// commits that were made while the transaction `running` was running. The area may also contain
+/// fast commits of earlier transactions, and one that a crash interrupted. These are ignored.
+/// Errors: `Unsupported` if there are too many changes.
 pub fn read_commits(journal: &Journal, running: TransactionId) -> Result<Vec<Vec<Change>>> {
     let mut reader = Reader::new(running);
     let mut buffer = vec![0; journal.blocks().block_size().len()];
@@ -172,7 +173,8 @@ impl Reader {
                     return Err(Unsupported::Features { names }.into());
                 }
             }
-            // Otherwise an area with nothing but padding would take as long as the journal is large.
+            // Otherwise an area with nothing but padding would take as long as the journal is
+            // large.
             ondisk::TAG_PAD => self.count(value)?,
             _ => {
                 let Some(change) = parse_change(tag, value) else { return Ok(false) };
@@ -204,7 +206,8 @@ fn view_exactly<T: FromBytes + KnownLayout + Immutable + Unaligned>(value: &[u8]
     T::ref_from_bytes(value).ok()
 }
 
-/// Returns the change that a tag describes. `None` if the tag is unknown, or its value has an invalid length.
+/// Returns the change that a tag describes. `None` if the tag is unknown, or its value has an
+/// invalid length.
 fn parse_change(tag: u16, value: &[u8]) -> Option<Change> {
     let inode = |number: zerocopy::little_endian::U32| InodeNumber(number.get().into());
     match tag {
@@ -279,8 +282,8 @@ mod tests {
         block
     }
 
-    /// Reads a block repeatedly until the reader refuses it. Returns the number of accepted commits, and of their
-    /// changes.
+    /// Reads a block repeatedly until the reader refuses it. Returns the number of accepted
+    /// commits, and of their changes.
     fn read_until_refused(block: &[u8]) -> (usize, usize) {
         let mut reader = Reader::new(TransactionId(7));
         for commits in 0..=TAGS_MAX {

@@ -1,7 +1,8 @@
-//! Marking of the blocks of files as in use. Linux marks all blocks of a file as free when it replays the inode, and as
-//! in use at the end of its replay. If that replay was interrupted, the log still contains the fast commits, and all
-//! blocks of their files are marked as free. This does not apply to blocks of extended attributes: they are not in the
-//! map, so the replay does not mark them. Not here: the bitmaps (`alloc/recovery.rs`).
+//! Marking of the blocks of files as in use. Linux marks all blocks of a file as free when it
+//! replays the inode, and as in use at the end of its replay. If that replay was interrupted, the
+//! log still contains the fast commits, and all blocks of their files are marked as free. This does
+//! not apply to blocks of extended attributes: they are not in the map, so the replay does not mark
+//! them. Not here: the bitmaps (`alloc/recovery.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -21,10 +22,10 @@ const RUNS_MAX: u64 = 1 << 26;
 const NODES_MAX: usize = 1 << 22;
 
 impl Outcome {
-    /// Marks blocks as in use, for every kept inode in the fast commits: the blocks that the fast commits map, and the
-    /// blocks of the current map, including its nodes. Also marks the blocks of the current map of inodes that will be
-    /// deleted. Skips the current map of another reused inode, since it belongs to the old file. Blocks of damaged
-    /// inodes and maps are not marked.
+    /// Marks blocks as in use, for every kept inode in the fast commits: the blocks that the fast
+    /// commits map, and the blocks of the current map, including its nodes. Also marks the blocks
+    /// of the current map of inodes that will be deleted. Skips the current map of another reused
+    /// inode, since it belongs to the old file. Blocks of damaged inodes and maps are not marked.
     ///
     /// Returns the number of clusters in each current map without damage.
     pub(super) fn claim(
@@ -103,8 +104,8 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Marks the blocks of a file, unless the file has no links. Returns the number of its clusters, unless its map is
-    /// damaged.
+    /// Marks the blocks of a file, unless the file has no links. Returns the number of its
+    /// clusters, unless its map is damaged.
     fn file(&mut self, volume: &Arc<Volume>, record: &InodeRecord) -> Result<Option<u64>> {
         if record.links == 0 || !has_map(volume, record) {
             return Ok(None);

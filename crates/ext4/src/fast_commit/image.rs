@@ -1,5 +1,5 @@
-//! Images of inodes in fast commits: their validation, and their copy to the inode table. Not here: maps, names and
-//! link counts, for which fast commits have other tags.
+//! Images of inodes in fast commits: their validation, and their copy to the inode table. Not here:
+//! maps, names and link counts, for which fast commits have other tags.
 
 use std::ops::Range;
 
@@ -72,8 +72,9 @@ impl InodeImage {
         area
     }
 
-    /// Returns whether `bytes` are those of an inode to which Linux's replay has just copied the image. The replay copies
-    /// the block count, too, but the block area only if it contains inline data.
+    /// Returns whether `bytes` are those of an inode to which Linux's replay has just copied the
+    /// image. The replay copies the block count, too, but the block area only if it contains inline
+    /// data.
     pub(super) fn was_copied_to(&self, bytes: &[u8]) -> bool {
         let is_inline = self.flags.contains(InodeFlags::INLINE_DATA)
             && !self.flags.contains(InodeFlags::EXTENTS);

@@ -1,6 +1,6 @@
-//! Fast commits: changes that Linux writes between two full transactions, one tag for each. Their effects are
-//! collected first. Then the ordinary writer applies them.
-//! Not here: the log of transactions (`jbd2`), and writing fast commits.
+//! Fast commits: changes that Linux writes between two full transactions, one tag for each. Their
+//! effects are collected first. Then the ordinary writer applies them. Not here: the log of
+//! transactions (`jbd2`), and writing fast commits.
 
 mod apply;
 mod area;

@@ -13,7 +13,8 @@ use super::{Change, existing_record, has_map};
 use crate::inode::Inode;
 use crate::volume::Volume;
 
-/// The maximum size of all directories in which names change, in bytes. Each block is read three times.
+/// The maximum size of all directories in which names change, in bytes. Each block is read three
+/// times.
 const DIRECTORY_BYTES_MAX: u64 = 16 << 30;
 
 /// The inode of one name.
@@ -23,8 +24,8 @@ pub(super) struct Name {
     pub before: Option<InodeNumber>,
     /// The inode after the changes so far.
     pub now: Option<InodeNumber>,
-    /// Whether the entry is written even if its inode number stays the same. This is so if another directory now has
-    /// the parent's inode number, or if the inode is now a file of another type.
+    /// Whether the entry is written even if its inode number stays the same. This is so if another
+    /// directory now has the parent's inode number, or if the inode is now a file of another type.
     pub is_new: bool,
     /// The number of resets of the directory that have been applied to this entry.
     resets: u32,
@@ -36,7 +37,8 @@ impl Name {
         self.before != self.now || self.is_new && self.now.is_some()
     }
 
-    /// Removes the name if the directory has been reset since the last call. `resets` counts all resets so far.
+    /// Removes the name if the directory has been reset since the last call. `resets` counts all
+    /// resets so far.
     fn update(&mut self, resets: u32) {
         if self.resets != resets {
             self.resets = resets;
@@ -50,17 +52,17 @@ impl Name {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Names {
     pub entries: BTreeMap<Vec<u8>, Name>,
-    /// The number of subdirectories with other names. `None` if it is unknown: the directory is not on the volume, or
-    /// its entries have no types.
+    /// The number of subdirectories with other names. `None` if it is unknown: the directory is not
+    /// on the volume, or its entries have no types.
     pub other_children: Option<u64>,
     /// The number of resets. There is one each time another directory begins to use the inode.
     resets: u32,
 }
 
 impl Names {
-    /// Removes all entries, since another directory now uses the inode. Later entries are new, even if the old
-    /// directory had the same ones. A log can reset a directory with many names many times, so each entry is updated
-    /// only when it is used.
+    /// Removes all entries, since another directory now uses the inode. Later entries are new, even
+    /// if the old directory had the same ones. A log can reset a directory with many names many
+    /// times, so each entry is updated only when it is used.
     pub(super) fn reset(&mut self) {
         // The number of tags in a log is bounded, so the count does not overflow.
         self.resets += 1;
@@ -85,8 +87,8 @@ impl Names {
     }
 }
 
-/// Returns every name that `commits` contain, with its inode on the volume. Reads each directory once, however many of
-/// its names change.
+/// Returns every name that `commits` contain, with its inode on the volume. Reads each directory
+/// once, however many of its names change.
 pub(super) fn collect(
     volume: &Arc<Volume>,
     created: &Created,
@@ -109,7 +111,8 @@ pub(super) fn collect(
     Ok(directories)
 }
 
-/// Looks up `names` in the directory on the volume. Adds the directory's blocks to `blocks`, which is bounded.
+/// Looks up `names` in the directory on the volume. Adds the directory's blocks to `blocks`, which
+/// is bounded.
 fn read(
     volume: &Arc<Volume>,
     created: &Created,

@@ -1,7 +1,7 @@
 //! Layouts of the fast-commit area, little-endian. Not here: the effects of the tags.
 //!
-//! The area is a sequence of tags, each a [`RawTagHeader`] and its value. No tag crosses the end of a block.
-//! Source: Linux kernel documentation, filesystems/ext4/journal.rst, "Fast Commits".
+//! The area is a sequence of tags, each a [`RawTagHeader`] and its value. No tag crosses the end of
+//! a block. Source: Linux kernel documentation, filesystems/ext4/journal.rst, "Fast Commits".
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -99,7 +99,8 @@ const _: () = assert!(size_of::<RawInodeImage>() == 4);
 pub struct RawTail {
     /// The id of the transaction that was running.
     pub fc_tid: U32,
-    /// The crc32c, from 0, of all tags since the previous tail, and of this tag up to and including `fc_tid`.
+    /// The crc32c, from 0, of all tags since the previous tail, and of this tag up to and including
+    /// `fc_tid`.
     pub fc_crc: U32,
 }
 const _: () = assert!(size_of::<RawTail>() == 8);

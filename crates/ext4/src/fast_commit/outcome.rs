@@ -1,5 +1,5 @@
-//! The combined effects of fast commits, in memory: the inode of each name, and the fields and blocks of each inode.
-//! Not here: changing the volume.
+//! The combined effects of fast commits, in memory: the inode of each name, and the fields and
+//! blocks of each inode. Not here: changing the volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::layout::geometry::{FILE_BLOCKS_MAX, Geometry};
 use crate::volume::Volume;
 
-/// The files that fast commits create, by the generations of their images. A number can be used several times.
+/// The files that fast commits create, by the generations of their images. A number can be used
+/// several times.
 pub(super) struct Created(BTreeMap<InodeNumber, BTreeSet<u32>>);
 
 impl Created {
@@ -57,8 +58,9 @@ pub(super) struct FileState {
     pub before: Option<InodeRecord>,
     /// Whether the inode is now another file than the one on the volume.
     pub is_new: bool,
-    /// Whether the fast commits create the file on the volume: an interrupted replay has written its inode. The entries
-    /// of its names may be missing, and so may its own entries if it is a directory.
+    /// Whether the fast commits create the file on the volume: an interrupted replay has written
+    /// its inode. The entries of its names may be missing, and so may its own entries if it is a
+    /// directory.
     pub was_created: bool,
     /// The last image of the inode in a fast commit.
     pub image: Option<InodeImage>,
@@ -94,7 +96,8 @@ impl FileState {
     pub(super) fn flags(&self) -> InodeFlags {
         match (&self.image, self.existing()) {
             (Some(image), _) => {
-                // The image that Linux logs does not show whether a directory now has an index. The volume's flag does.
+                // The image that Linux logs does not show whether a directory now has an index. The
+                // volume's flag does.
                 let hashed = self.kept().map_or(0, |record| record.flags.0 & InodeFlags::INDEX.0);
                 let flags = image.flags.0;
                 if image.kind == FileType::Directory {
@@ -145,8 +148,8 @@ impl Outcome {
         Ok(outcome)
     }
 
-    /// Returns the state of an inode. Loads it at the first call. Errors: `Corrupt` for a reserved, special or
-    /// invalid number.
+    /// Returns the state of an inode. Loads it at the first call. Errors: `Corrupt` for a reserved,
+    /// special or invalid number.
     fn file(&mut self, number: InodeNumber) -> Result<&mut FileState> {
         if !self.files.contains_key(&number) {
             let geometry = self.volume.geometry();
@@ -166,8 +169,8 @@ impl Outcome {
         Ok(self.files.get_mut(&number).expect("it was present or has just been inserted"))
     }
 
-    /// Adds the effects of one fast commit. Its images of inodes show their state at the time of the commit, so they
-    /// are added first. The other changes are added in their order.
+    /// Adds the effects of one fast commit. Its images of inodes show their state at the time of
+    /// the commit, so they are added first. The other changes are added in their order.
     fn add_commit(&mut self, commit: &[Change]) -> Result<()> {
         let mut with_image = BTreeSet::new();
         for change in commit {
@@ -219,7 +222,8 @@ impl Outcome {
         self.directories.get_mut(&parent)?.get_mut(name)
     }
 
-    /// Adds the image of an inode. The inode is a new file if its generation or type differs from the known one.
+    /// Adds the image of an inode. The inode is a new file if its generation or type differs from
+    /// the known one.
     fn add_image(&mut self, number: InodeNumber, image: &[u8]) -> Result<()> {
         let location = Location::inode(number);
         let image = InodeImage::parse(image, self.volume.geometry(), location)?;
@@ -280,7 +284,8 @@ impl Outcome {
         Ok(())
     }
 
-    /// Marks names whose inode now is a file of another type as new, since an entry contains the type.
+    /// Marks names whose inode now is a file of another type as new, since an entry contains the
+    /// type.
     fn mark_new_types(&mut self) {
         let files = &self.files;
         let has_new_type = |number: &InodeNumber| {
@@ -293,11 +298,13 @@ impl Outcome {
         }
     }
 
-    /// Loads the state of all inodes whose names change, and of all directories. Then drops unusable names.
+    /// Loads the state of all inodes whose names change, and of all directories. Then drops
+    /// unusable names.
     fn load_named_inodes(&mut self) -> Result<()> {
         let mut numbers: BTreeSet<InodeNumber> = BTreeSet::new();
         for (&parent, names) in &self.directories {
-            // An interrupted replay may have changed the entries, but not yet the directory's link count.
+            // An interrupted replay may have changed the entries, but not yet the directory's link
+            // count.
             numbers.extend(names.other_children.map(|_| parent));
             for (_, name) in names.changed() {
                 numbers.extend([Some(parent), name.before, name.now].into_iter().flatten());
@@ -310,8 +317,8 @@ impl Outcome {
         Ok(())
     }
 
-    /// Undoes changes that would name an unused inode, add a name to an inode that is no directory, or add an invalid
-    /// name. Encrypted names can have any bytes.
+    /// Undoes changes that would name an unused inode, add a name to an inode that is no directory,
+    /// or add an invalid name. Encrypted names can have any bytes.
     fn drop_unusable_names(&mut self) {
         let files = &self.files;
         let kind = |number: InodeNumber| files.get(&number).and_then(FileState::kind);

@@ -1,11 +1,12 @@
-//! Correction of inode checksums that an interrupted replay has left. Linux's replay copies an image of an inode to the
-//! table together with the image's old checksum, makes that durable, and only later updates the checksum.
-//! Not here: inodes that were damaged in another way.
+//! Correction of inode checksums that an interrupted replay has left. Linux's replay copies an
+//! image of an inode to the table together with the image's old checksum, makes that durable, and
+//! only later updates the checksum. Not here: inodes that were damaged in another way.
 //!
-//! The old checksum covers also what the replay does not copy: the block area, and extended attributes in the inode.
-//! It was computed when the block area was another one, so no checksum on the disk covers these bytes in this state.
-//! Damage in them is accepted, unless an extent tree's root or an attribute is invalid. A refusal would lose access to
-//! all files because of a power cut at that moment; e2fsck accepts such inodes, too.
+//! The old checksum covers also what the replay does not copy: the block area, and extended
+//! attributes in the inode. It was computed when the block area was another one, so no checksum on
+//! the disk covers these bytes in this state. Damage in them is accepted, unless an extent tree's
+//! root or an attribute is invalid. A refusal would lose access to all files because of a power cut
+//! at that moment; e2fsck accepts such inodes, too.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use super::image::{InodeImage, seal_image};
 use crate::inode::record::InodeRecord;
 use crate::volume::Volume;
 
-/// Updates the checksum of each inode on the volume that agrees with one of its images in `commits`, and has a wrong
-/// checksum.
+/// Updates the checksum of each inode on the volume that agrees with one of its images in
+/// `commits`, and has a wrong checksum.
 pub(super) fn reseal(volume: &Arc<Volume>, commits: &[Vec<Change>]) -> Result<()> {
     let geometry = volume.geometry();
     if !geometry.has_inode_checksums() {

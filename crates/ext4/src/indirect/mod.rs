@@ -1,8 +1,8 @@
-//! Lookups in the block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and three levels.
-//! Not here: caching the results.
+//! Lookups in the block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and
+//! three levels. Not here: caching the results.
 //!
-//! A block of pointers is identified by its level, which is 1 if it points to data, and by its number among the blocks
-//! of that level, in the order of the file and whichever tree they are in.
+//! A block of pointers is identified by its level, which is 1 if it points to data, and by its
+//! number among the blocks of that level, in the order of the file and whichever tree they are in.
 
 pub(crate) mod pointer_blocks;
 
@@ -24,8 +24,8 @@ pub(crate) const DIRECT: usize = 12;
 pub(crate) const LEVELS: u32 = 3;
 const POINTER_BYTES: usize = 4;
 
-/// Returns the part of the map around block `at`: the direct pointers, or the block of pointers that covers `at`, or
-/// the hole that a missing block of pointers leaves.
+/// Returns the part of the map around block `at`: the direct pointers, or the block of pointers
+/// that covers `at`, or the hole that a missing block of pointers leaves.
 pub(crate) fn load_span(core: &Core, record: &InodeRecord, at: FileBlock) -> Result<Span> {
     let validity = core.block_validity(record.number);
     let geometry = validity.geometry;
@@ -85,15 +85,17 @@ pub(crate) fn verify_root(record: &InodeRecord, validity: BlockValidity<'_>) -> 
     Ok(())
 }
 
-/// Returns the number of file blocks below one pointer in a block of `level`. Level 0 is a data block.
+/// Returns the number of file blocks below one pointer in a block of `level`. Level 0 is a data
+/// block.
 fn blocks_below(geometry: &Geometry, level: u32) -> u64 {
     // At most 2^14 pointers in a block: three levels give 2^42.
     let per_block = u64::from(geometry.block_size.bytes()) / POINTER_BYTES as u64;
     per_block.pow(level)
 }
 
-/// Returns the number of levels of the tree that maps `at`, and the file blocks that the tree maps. `at` lies past
-/// the direct blocks. Past the last tree, returns its level, and an empty range at its end.
+/// Returns the number of levels of the tree that maps `at`, and the file blocks that the tree maps.
+/// `at` lies past the direct blocks. Past the last tree, returns its level, and an empty range at
+/// its end.
 fn tree_of(geometry: &Geometry, at: FileBlock) -> (u32, Range<FileBlock>) {
     let mut start = DIRECT as u64;
     let mut level = 1;
@@ -142,8 +144,9 @@ fn common(one: &Range<FileBlock>, other: &Range<FileBlock>) -> Range<FileBlock> 
     one.start.max(other.start)..one.end.min(other.end)
 }
 
-/// Returns the file blocks of the direct pointers, of each block of pointers in the first two trees, and of each
-/// branch of the third tree. Damage in one of these ranges does not hide the other ranges.
+/// Returns the file blocks of the direct pointers, of each block of pointers in the first two
+/// trees, and of each branch of the third tree. Damage in one of these ranges does not hide the
+/// other ranges.
 pub(crate) fn branches(geometry: &Geometry) -> Vec<Range<FileBlock>> {
     let mut branches = vec![FileBlock(0)..FileBlock(DIRECT as u64)];
     for (level, below) in [(1, 1), (2, 1), (3, 2)] {

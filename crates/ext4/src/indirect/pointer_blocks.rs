@@ -16,8 +16,9 @@ use crate::layout::geometry::Geometry;
 
 /// A set of blocks of pointers of one file, by level (`mod.rs`).
 ///
-/// The set that an inode keeps has exactly the blocks of pointers that the map does not have, and that are on the path to a
-/// delayed block. Its lock is held while the delayed blocks or the map change.
+/// The set that an inode keeps has exactly the blocks of pointers that the map does not have, and
+/// that are on the path to a delayed block. Its lock is held while the delayed blocks or the map
+/// change.
 #[derive(Debug, Default)]
 pub(crate) struct PointerBlocks {
     levels: [Ranges; LEVELS as usize],
@@ -86,8 +87,8 @@ impl PointerBlocks {
         }
     }
 
-    /// Removes the blocks of pointers that no delayed block needs any more, after `blocks` were removed from `delayed`.
-    /// Returns their number.
+    /// Removes the blocks of pointers that no delayed block needs any more, after `blocks` were
+    /// removed from `delayed`. Returns their number.
     pub(crate) fn release(
         &mut self,
         geometry: &Geometry,
@@ -140,8 +141,8 @@ pub(crate) fn missing_pointer_blocks(
     Ok(missing)
 }
 
-/// Adds the blocks of pointers that are missing on the paths to `blocks`, all of which are below `block`, a block of
-/// pointers of `level`, or 0 if it is missing.
+/// Adds the blocks of pointers that are missing on the paths to `blocks`, all of which are below
+/// `block`, a block of pointers of `level`, or 0 if it is missing.
 fn add_missing(
     core: &Core,
     record: &InodeRecord,

@@ -8,10 +8,11 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 
 impl Inode {
-    /// Sets or clears the flags that users may change, as in `flags` (numbered as by FS_IOC_GETFLAGS). Other flags
-    /// that FS_IOC_GETFLAGS reports do not change. Errors: `Unsupported` for flags that it does not report, that this
-    /// type of inode cannot have, or that change how the contents are stored. `NotPermitted` if an inode that stays
-    /// immutable would change.
+    /// Sets or clears the flags that users may change, as in `flags` (numbered as by
+    /// FS_IOC_GETFLAGS). Other flags that FS_IOC_GETFLAGS reports do not change. Errors:
+    /// `Unsupported` for flags that it does not report, that this type of inode cannot have, or
+    /// that change how the contents are stored. `NotPermitted` if an inode that stays immutable
+    /// would change.
     pub fn set_flags(&self, flags: u32, time: Timestamp) -> Result<()> {
         let now = self.record().flags;
         let flags = now.changed_by_user(flags, self.kind())?;
@@ -23,7 +24,8 @@ impl Inode {
         }
         self.volume().change(1, |handle| {
             self.update(handle, |record| {
-                // The other flags may have changed since they were read, together with the contents.
+                // The other flags may have changed since they were read, together with the
+                // contents.
                 let kept = record.flags.0 & !InodeFlags::CHANGEABLE;
                 record.flags = InodeFlags(kept | flags.0 & InodeFlags::CHANGEABLE);
                 record.changed = time;

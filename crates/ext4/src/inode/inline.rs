@@ -1,5 +1,6 @@
-//! Data in the inode itself (`inline_data`), of files, links and directories: 60 bytes in the block area, and the
-//! rest in the value of the attribute `system.data`. Not here: the entries of inline directories (`dir/inline.rs`).
+//! Data in the inode itself (`inline_data`), of files, links and directories: 60 bytes in the block
+//! area, and the rest in the value of the attribute `system.data`. Not here: the entries of inline
+//! directories (`dir/inline.rs`).
 //!
 //! Source: kernel documentation, `filesystems/ext4/inlinedata.rst`.
 
@@ -18,8 +19,8 @@ const STRUCTURE: &str = "inline data";
 /// Offset of the first attribute entry in an inode's attribute area: after a magic number.
 const ENTRIES_AT: usize = 4;
 
-/// Returns the inline data, up to the inode's size. A file may be longer than its inline data: mke2fs creates such
-/// files if they are one hole. The rest reads as zeroes.
+/// Returns the inline data, up to the inode's size. A file may be longer than its inline data:
+/// mke2fs creates such files if they are one hole. The rest reads as zeroes.
 pub(crate) fn data(inode: &Inode) -> Result<Vec<u8>> {
     let record = inode.record();
     let mut data = [&record.block_area, value(inode.volume(), &record)?.bytes].concat();
@@ -37,7 +38,8 @@ pub(crate) struct InlineValue<'r> {
     pub entry_at: usize,
 }
 
-/// Returns the part of the data in the attribute area. The attribute exists even if its value is empty.
+/// Returns the part of the data in the attribute area. The attribute exists even if its value is
+/// empty.
 pub(crate) fn value<'r>(core: &Core, record: &'r InodeRecord) -> Result<InlineValue<'r>> {
     let location = Location::inode(record.number);
     let has_value_inodes = core.geometry().features.has(Feature::EaInode);

@@ -43,19 +43,20 @@ pub struct Inode {
     /// The flags of the record. Every read needs them, and reads them without the record's lock.
     flags: AtomicU32,
     size: AtomicU64,
-    /// The cached extents of the inode's map. A thread that changes the map on disk holds them exclusively.
+    /// The cached extents of the inode's map. A thread that changes the map on disk holds them
+    /// exclusively.
     pub(crate) map: ExtentStatus,
     /// The blocks that have data in the cache and no block on the device.
     pub(crate) delayed: RankedMutex<Delayed>,
-    /// The number of clusters reserved for delayed blocks and for the blocks of pointers that these need, readable without
-    /// their lock.
+    /// The number of clusters reserved for delayed blocks and for the blocks of pointers that these
+    /// need, readable without their lock.
     pub(crate) clusters_reserved: AtomicU64,
-    /// Held by a thread that allocates delayed blocks, from its search until their allocation, and by a thread that
-    /// removes delayed blocks. So removed blocks are not allocated afterwards. Has the blocks of pointers for which
-    /// blocks are reserved.
+    /// Held by a thread that allocates delayed blocks, from its search until their allocation, and
+    /// by a thread that removes delayed blocks. So removed blocks are not allocated afterwards. Has
+    /// the blocks of pointers for which blocks are reserved.
     pub(crate) allocation_lock: RankedMutex<PointerBlocks>,
-    /// The end of the blocks that may exist past the size on the disk, and that a recovery has to free. While it is
-    /// past that size, the inode is an orphan (`orphans/write.rs`).
+    /// The end of the blocks that may exist past the size on the disk, and that a recovery has to
+    /// free. While it is past that size, the inode is an orphan (`orphans/write.rs`).
     pub(crate) mapped_past_size: AtomicU64,
     /// The number of open files that can write to the inode.
     pub(crate) writers: AtomicU32,
@@ -128,10 +129,11 @@ impl Inode {
         self.number
     }
 
-    /// Returns the attributes that stat(2) reports. Reserved space counts as allocated, since programs do not read a
-    /// file without blocks.
+    /// Returns the attributes that stat(2) reports. Reserved space counts as allocated, since
+    /// programs do not read a file without blocks.
     pub fn attributes(&self) -> Attributes {
-        // Read before the record: at any time, a cluster is counted in the reservation, or in the record.
+        // Read before the record: at any time, a cluster is counted in the reservation, or in the
+        // record.
         let reserved = self.clusters_reserved.load(Ordering::Acquire);
         let mut attributes = self.record.read().attributes();
         self.pending.show(&mut attributes);
@@ -139,7 +141,8 @@ impl Inode {
         let units = reserved << (geometry.cluster_shift + geometry.block_size.shift() - 9);
         attributes.blocks = attributes.blocks.saturating_add(units);
         if self.kind == FileType::Symlink && self.has_encrypted_names() {
-            // As in the kernel, the size is that of the target that is shown. A damaged link keeps its own size.
+            // As in the kernel, the size is that of the target that is shown. A damaged link keeps
+            // its own size.
             let target = self.read_link();
             attributes.size = target.map_or(attributes.size, |target| target.len() as u64);
         }
@@ -151,14 +154,14 @@ impl Inode {
         InodeFlags(self.flags.load(Ordering::Acquire)).contains(flags)
     }
 
-    /// Checks that the data of this file can be read. Errors: `Unsupported` for encrypted files without the key;
-    /// `Corrupt` if the encryption context is damaged.
+    /// Checks that the data of this file can be read. Errors: `Unsupported` for encrypted files
+    /// without the key; `Corrupt` if the encryption context is damaged.
     pub fn check_readable(&self) -> Result<()> {
         if self.has_encrypted_contents() { self.contents_cipher().map(|_| ()) } else { Ok(()) }
     }
 
-    /// Returns whether the block area has a map of data. It has none in devices, fifos, sockets and short symbolic
-    /// links.
+    /// Returns whether the block area has a map of data. It has none in devices, fifos, sockets and
+    /// short symbolic links.
     pub fn has_map(&self) -> bool {
         match self.kind {
             FileType::Regular | FileType::Directory => true,
@@ -167,7 +170,8 @@ impl Inode {
         }
     }
 
-    /// Returns the run or hole at file block `at`, joined with its neighbours if they continue it, up to `wanted_end`.
+    /// Returns the run or hole at file block `at`, joined with its neighbours if they continue it,
+    /// up to `wanted_end`.
     pub fn piece_at(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
         let mut span = self.span(at)?;
         let mut piece = span.piece_at(at);
@@ -215,8 +219,8 @@ impl Inode {
         self.map_end().0.saturating_mul(block_size.bytes().into()).min(i64::MAX as u64)
     }
 
-    /// Verifies all block numbers in the record: the root of the map, and the attribute block. Linux does this
-    /// when it reads an inode.
+    /// Verifies all block numbers in the record: the root of the map, and the attribute block.
+    /// Linux does this when it reads an inode.
     pub(crate) fn check_block_references(&self) -> Result<()> {
         let (volume, record) = (self.volume(), self.record());
         let validity = volume.block_validity(self.number());
@@ -261,8 +265,8 @@ impl Inode {
         }
     }
 
-    /// Returns the range at byte `at` of a file with inline data: that data, or the hole behind it, up to the end of
-    /// a block as in other files.
+    /// Returns the range at byte `at` of a file with inline data: that data, or the hole behind it,
+    /// up to the end of a block as in other files.
     fn map_inline(&self, at: FileOffset) -> Result<Iomap> {
         let inline = inline::data(self)?.len() as u64;
         let (start, end, kind) = if at.0 < inline {
@@ -342,7 +346,8 @@ impl Inode {
         let block_size = geometry.block_size;
         let wanted_end = FileBlock(block_size.blocks_for(at.0.saturating_add(length)));
         let at = block_size.file_block(at);
-        // Delayed blocks are looked up before the map: a block that is allocated in between is seen in the map.
+        // Delayed blocks are looked up before the map: a block that is allocated in between is seen
+        // in the map.
         let delayed = self.delayed.lock().around(at);
         let piece = self.piece_at(at, wanted_end)?;
         Ok(self.iomap_of(piece, &delayed))
@@ -364,7 +369,8 @@ impl Inode {
             Piece::Run(run) if run.unwritten => (IomapKind::Unwritten, Some(run.block)),
             Piece::Run(run) => (IomapKind::Mapped, Some(run.block)),
         };
-        // No shift overflows: file blocks have 32 bits, and block sizes have shifts up to 16. Runs lie in the volume.
+        // No shift overflows: file blocks have 32 bits, and block sizes have shifts up to 16. Runs
+        // lie in the volume.
         let bytes = |blocks: u64| blocks << block_size.shift();
         Iomap {
             offset: FileOffset(bytes(piece.start().0)),

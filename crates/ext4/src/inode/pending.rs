@@ -1,4 +1,5 @@
-//! The changes of an inode that wait for the next change of its record. Not here: that change (`write.rs`).
+//! The changes of an inode that wait for the next change of its record. Not here: that change
+//! (`write.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,8 +35,8 @@ fn stored(id: TransactionId) -> u64 {
 }
 
 impl Pending {
-    /// Returns the state of an inode that was just loaded, with this room for times. Any transaction up to `latest` may have
-    /// changed the inode, unless it is durable.
+    /// Returns the state of an inode that was just loaded, with this room for times. Any
+    /// transaction up to `latest` may have changed the inode, unless it is durable.
     pub(crate) fn new(latest: Option<TransactionId>, times: TimeRoom) -> Self {
         let last = latest.map_or(0, stored);
         Self { noted: Mutex::default(), last_change: AtomicU64::new(last), times }
@@ -106,7 +107,8 @@ impl Pending {
         noted
     }
 
-    /// Makes times pending again whose record could not be written, except where there are newer ones.
+    /// Makes times pending again whose record could not be written, except where there are newer
+    /// ones.
     pub(super) fn restore(&self, times: Noted) {
         let mut noted = self.noted.lock();
         noted.modified = noted.modified.or(times.modified);

@@ -48,26 +48,30 @@ impl InodeFlags {
     /// Names in the directory ignore case.
     pub const CASEFOLD: Self = Self(0x4000_0000);
 
-    /// The flags that new inodes inherit from their directory: secure deletion, undeletion, compression or not, sync,
-    /// no dump, no access times, no tail merging, sync of directories, project inheritance, direct access.
+    /// The flags that new inodes inherit from their directory: secure deletion, undeletion,
+    /// compression or not, sync, no dump, no access times, no tail merging, sync of directories,
+    /// project inheritance, direct access.
     const INHERITED: u32 = 0x2201_84CF;
     /// The flags that only directories can have.
     const OF_DIRECTORIES: u32 = 0x2003_0000;
 
     /// The flags that FS_IOC_GETFLAGS reports.
     pub(crate) const VISIBLE: u32 = 0x725B_DFFF;
-    /// The flags that FS_IOC_SETFLAGS changes: the first eight, those of directories, data through the journal, no
-    /// tail merging, direct access, project inheritance, ignored case.
+    /// The flags that FS_IOC_SETFLAGS changes: the first eight, those of directories, data through
+    /// the journal, no tail merging, direct access, project inheritance, ignored case.
     pub(crate) const CHANGEABLE: u32 = 0x6243_C0FF;
-    /// The flags that determine how the contents are stored. Changing one would require a conversion of the contents.
+    /// The flags that determine how the contents are stored. Changing one would require a
+    /// conversion of the contents.
     pub(crate) const OF_CONTENTS: u32 = Self::EXTENTS.0 | Self::JOURNAL_DATA.0 | Self::CASEFOLD.0;
 
-    /// Returns the flags that a new inode of type `kind` inherits from a directory with these flags.
+    /// Returns the flags that a new inode of type `kind` inherits from a directory with these
+    /// flags.
     pub(crate) fn inherited_by(self, kind: FileType) -> Self {
         Self(self.0 & Self::INHERITED & Self::possible_for(kind))
     }
 
-    /// Returns the flags that an inode of type `kind` can have. Only meaningful for flags that users may set.
+    /// Returns the flags that an inode of type `kind` can have. Only meaningful for flags that
+    /// users may set.
     pub(crate) fn possible_for(kind: FileType) -> u32 {
         match kind {
             FileType::Directory => u32::MAX,
@@ -106,8 +110,8 @@ pub struct InodeRecord {
     pub flags: InodeFlags,
     /// The generation.
     pub generation: u32,
-    /// The version. In an attribute inode, its low half is part of the reference count. 0 on volumes whose inodes
-    /// have no version.
+    /// The version. In an attribute inode, its low half is part of the reference count. 0 on
+    /// volumes whose inodes have no version.
     pub version: u64,
     /// Last access. In an attribute inode, the low 32 bits of the seconds are the value's hash.
     pub accessed: Timestamp,
@@ -134,8 +138,8 @@ pub struct InodeRecord {
 }
 
 impl InodeRecord {
-    /// Parses and validates the bytes of inode `number`, which are `geometry.inode_size` at `location`. Errors:
-    /// `NotFound` if the inode was never used, or is deleted and cleared.
+    /// Parses and validates the bytes of inode `number`, which are `geometry.inode_size` at
+    /// `location`. Errors: `NotFound` if the inode was never used, or is deleted and cleared.
     pub fn parse(
         bytes: &[u8],
         geometry: &Geometry,
@@ -197,7 +201,8 @@ impl InodeRecord {
         })
     }
 
-    /// Verifies an inode's checksum, whether the inode is in use or not, if the volume has checksums.
+    /// Verifies an inode's checksum, whether the inode is in use or not, if the volume has
+    /// checksums.
     pub(crate) fn verify(
         bytes: &[u8],
         geometry: &Geometry,
@@ -256,8 +261,8 @@ impl InodeRecord {
         }
     }
 
-    /// Returns the units of 512 bytes that stat(2) reports. As in Linux, inline data counts, since programs take a
-    /// file without blocks for a hole.
+    /// Returns the units of 512 bytes that stat(2) reports. As in Linux, inline data counts, since
+    /// programs take a file without blocks for a hole.
     fn blocks_reported(&self) -> u64 {
         if self.kind == FileType::Regular && self.flags.contains(InodeFlags::INLINE_DATA) {
             self.blocks.saturating_add(self.size.div_ceil(512))

@@ -11,8 +11,9 @@ use crate::inode::record::InodeFlags;
 const STRUCTURE: &str = "symbolic link";
 
 impl Inode {
-    /// Returns the target of this symbolic link. The target is not empty. It ends at the first NUL, or at the link's
-    /// size. The target of an encrypted link is decrypted, or without the key, shown in another form.
+    /// Returns the target of this symbolic link. The target is not empty. It ends at the first NUL,
+    /// or at the link's size. The target of an encrypted link is decrypted, or without the key,
+    /// shown in another form.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         let record = self.record();
         if record.kind != FileType::Symlink {
@@ -44,8 +45,8 @@ impl Inode {
         block.map(|block| block.to_vec()).ok_or_else(|| self.fault(Problem::Missing("block")))
     }
 
-    /// Returns whether the target lies in the block area. If the volume can have attribute values in inodes, the size
-    /// decides, since the blocks of such values count as blocks of the link.
+    /// Returns whether the target lies in the block area. If the volume can have attribute values
+    /// in inodes, the size decides, since the blocks of such values count as blocks of the link.
     pub(crate) fn is_fast_symlink(&self) -> bool {
         let (record, geometry) = (self.record(), self.volume().geometry());
         if record.kind != FileType::Symlink || self.has(InodeFlags::INLINE_DATA) {
@@ -62,7 +63,8 @@ impl Inode {
         record.blocks.saturating_sub(attributes) == 0
     }
 
-    /// Returns as many bytes as the link's size. Except in inline data, there must be room for a NUL after them.
+    /// Returns as many bytes as the link's size. Except in inline data, there must be room for a
+    /// NUL after them.
     fn prefix<'b>(&self, room: &'b [u8]) -> Result<&'b [u8]> {
         let ends_with_nul = !self.has(InodeFlags::INLINE_DATA);
         let max = (room.len() as u64).saturating_sub(ends_with_nul.into());

@@ -47,7 +47,8 @@ impl TimeRoom {
         self.fit(time, CREATED_END)
     }
 
-    /// Returns the nearest time that there is room for. As in Linux, the limits have no nanoseconds.
+    /// Returns the nearest time that there is room for. As in Linux, the limits have no
+    /// nanoseconds.
     fn fit(self, time: Timestamp, extra_end: usize) -> Timestamp {
         let has_extra = self.0 >= extra_end;
         let max = if has_extra { SECONDS_MAX_WITH_EXTRA } else { SECONDS_MAX };

@@ -1,5 +1,5 @@
-//! Files with fs-verity: the position of the descriptor, and reads of the Merkle tree, both past the end of the file.
-//! Not here: the descriptor and the tree themselves (the crate `verity`).
+//! Files with fs-verity: the position of the descriptor, and reads of the Merkle tree, both past
+//! the end of the file. Not here: the descriptor and the tree themselves (the crate `verity`).
 //!
 //! Source: <https://docs.kernel.org/filesystems/fsverity.html#ext4>.
 
@@ -11,8 +11,8 @@ use super::Inode;
 use crate::inode::record::InodeFlags;
 
 impl Inode {
-    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for other files. Errors:
-    /// `Corrupt` if the descriptor is invalid.
+    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for
+    /// other files. Errors: `Corrupt` if the descriptor is invalid.
     pub fn verity_digest(&self) -> Result<Option<String>> {
         match self.has(InodeFlags::VERITY) {
             true => self.verifier().map(|verifier| Some(verifier.descriptor().file_digest())),

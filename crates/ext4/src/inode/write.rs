@@ -20,21 +20,23 @@ use crate::ondisk::inode::{
 const STRUCTURE: &str = "inode";
 
 impl Inode {
-    /// Records that the contents were changed in the cache. The times are written with the next change of the inode, at
-    /// the latest when the inode is synced or released.
+    /// Records that the contents were changed in the cache. The times are written with the next
+    /// change of the inode, at the latest when the inode is synced or released.
     pub fn note_modified(&self, time: Timestamp) {
         if self.pending.replace_modified(time) {
             return;
         }
-        // If the clock has not advanced since the last change, nothing is new. The record's lock is not taken under
-        // the lock of the noted times, since other threads take them in the opposite order.
+        // If the clock has not advanced since the last change, nothing is new. The record's lock is
+        // not taken under the lock of the noted times, since other threads take them in the
+        // opposite order.
         let times = self.pending.times();
         if !self.record.read().says_modified(times.modified(time), times.changed(time)) {
             self.pending.set_modified(time);
         }
     }
 
-    /// Records that the contents were read. The time is written as by [`note_modified`](Self::note_modified).
+    /// Records that the contents were read. The time is written as by
+    /// [`note_modified`](Self::note_modified).
     pub fn note_accessed(&self, time: Timestamp) {
         self.pending.set_accessed(time);
     }
@@ -52,7 +54,8 @@ impl Inode {
         self.volume().change(1, |handle| self.update(handle, |_| ()))
     }
 
-    /// Makes the inode durable. With `data_only`, attributes are made durable only if they are needed to read the data.
+    /// Makes the inode durable. With `data_only`, attributes are made durable only if they are
+    /// needed to read the data.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         if !data_only {
             self.write_pending()?;
@@ -71,14 +74,14 @@ impl Inode {
         self.volume().change(1, |handle| self.update(handle, |record| record.apply(change)))
     }
 
-    /// Records that the handle's transaction changes the inode. A sync of the inode then makes the transaction
-    /// durable.
+    /// Records that the handle's transaction changes the inode. A sync of the inode then makes the
+    /// transaction durable.
     pub(crate) fn note_change(&self, handle: &Handle<'_>) {
         self.pending.note(handle.transaction());
     }
 
-    /// Changes the record, on disk and in memory. The caller holds the inode's lock if it relies on other fields to
-    /// stay unchanged.
+    /// Changes the record, on disk and in memory. The caller holds the inode's lock if it relies on
+    /// other fields to stay unchanged.
     pub(crate) fn update(
         &self,
         handle: &mut Handle<'_>,
@@ -178,8 +181,8 @@ impl InodeRecord {
         }
     }
 
-    /// Returns the allocated space, and the flags that determine its unit: 512 bytes if the field can hold that
-    /// number, otherwise blocks.
+    /// Returns the allocated space, and the flags that determine its unit: 512 bytes if the field
+    /// can hold that number, otherwise blocks.
     fn blocks_stored(&self, geometry: &Geometry) -> (u64, InodeFlags) {
         let plain = InodeFlags(self.flags.0 & !InodeFlags::HUGE_FILE.0);
         let in_blocks = geometry.features.has(Feature::HugeFile) && self.blocks >> 48 != 0;
@@ -213,7 +216,8 @@ impl InodeRecord {
         if geometry.features.has(Feature::Project) {
             extra.projid = self.project.unwrap_or(0).into();
         }
-        // The size of the extra fields is always stored, the other fields as far as the inode has them.
+        // The size of the extra fields is always stored, the other fields as far as the inode has
+        // them.
         let there = room.max(2).min(known);
         tail[..there].copy_from_slice(&extra.as_bytes()[..there]);
     }

@@ -19,8 +19,8 @@ pub struct JournalRun {
     pub length: u32,
 }
 
-/// The device and the runs of a journal. The runs have no gaps and no overlaps, so the size of the device bounds the
-/// memory that a log can take.
+/// The device and the runs of a journal. The runs have no gaps and no overlaps, so the size of the
+/// device bounds the memory that a log can take.
 #[derive(Clone, Debug)]
 pub struct JournalBlocks {
     device: SharedDevice,
@@ -36,7 +36,8 @@ pub struct JournalBlocks {
 }
 
 impl JournalBlocks {
-    /// Describes the journal in the file `inode` of the volume on `device`. `runs` are the file's runs, in order.
+    /// Describes the journal in the file `inode` of the volume on `device`. `runs` are the file's
+    /// runs, in order.
     pub fn of_inode(
         device: SharedDevice,
         block_size: BlockSize,
@@ -46,8 +47,8 @@ impl JournalBlocks {
         Self::new(device, block_size, Some(inode), runs)
     }
 
-    /// Describes the journal in the first `length` blocks of a device of its own, with its superblock in block
-    /// `superblock`.
+    /// Describes the journal in the first `length` blocks of a device of its own, with its
+    /// superblock in block `superblock`.
     pub fn of_device(
         device: SharedDevice,
         block_size: BlockSize,
@@ -151,7 +152,8 @@ impl JournalBlocks {
         &self.device
     }
 
-    /// Returns the location of journal block `block` on the device. Panics if the journal has no such block.
+    /// Returns the location of journal block `block` on the device. Panics if the journal has no
+    /// such block.
     pub(super) fn offset(&self, block: u32) -> DeviceOffset {
         let physical = self.physical(block).expect("a block of the journal");
         self.block_size.device_offset(physical).expect("the journal lies on its device")
@@ -164,8 +166,8 @@ impl JournalBlocks {
         self.physical(block).map_or(location, |physical| location.at_block(physical))
     }
 
-    /// Reads journal block `block` into `buffer`, which has the size of a block. Errors: `Corrupt` if the journal has
-    /// no such block.
+    /// Reads journal block `block` into `buffer`, which has the size of a block. Errors: `Corrupt`
+    /// if the journal has no such block.
     pub(super) fn read(&self, block: u32, buffer: &mut [u8]) -> Result<()> {
         let offset =
             self.physical(block).and_then(|physical| self.block_size.device_offset(physical));

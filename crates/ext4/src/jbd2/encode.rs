@@ -1,4 +1,5 @@
-//! Encoding of a transaction as blocks of a log. Not here: where in the log they are written, and when.
+//! Encoding of a transaction as blocks of a log. Not here: where in the log they are written, and
+//! when.
 //!
 //! Source: Linux kernel documentation, filesystems/ext4/journal.rst.
 
@@ -43,7 +44,8 @@ impl Encoder {
         }
     }
 
-    /// Encodes transaction `id`, which changes `blocks` and revokes `revoked`. `time` is the time since 1970.
+    /// Encodes transaction `id`, which changes `blocks` and revokes `revoked`. `time` is the time
+    /// since 1970.
     pub(super) fn encode(
         &self,
         id: TransactionId,
@@ -203,8 +205,9 @@ impl Encoder {
     }
 }
 
-/// Returns the copy of a block for the log, and whether it is escaped. In the log, only control blocks begin with the
-/// magic number, so a copy that begins with it is escaped: the number is replaced by zeroes.
+/// Returns the copy of a block for the log, and whether it is escaped. In the log, only control
+/// blocks begin with the magic number, so a copy that begins with it is escaped: the number is
+/// replaced by zeroes.
 fn escape(block: FsBlock, contents: &BlockContents) -> (FsBlock, BlockContents, bool) {
     let magic = ondisk::MAGIC.to_be_bytes();
     if !contents.starts_with(&magic) {

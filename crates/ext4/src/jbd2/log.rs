@@ -1,5 +1,5 @@
-//! The writer of transactions to a journal's circular log. Not here: the contents of transactions, and
-//! checkpoints, which free space in the log.
+//! The writer of transactions to a journal's circular log. Not here: the contents of transactions,
+//! and checkpoints, which free space in the log.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::ondisk::BLOCKS_MIN;
 use super::superblock::{JournalFeatures, LogState, write_errno, write_state};
 use crate::clock;
 
-/// The number of transactions of the maximum size that fit into the log. So there is room for another transaction while
-/// earlier ones are checkpointed.
+/// The number of transactions of the maximum size that fit into the log. So there is room for
+/// another transaction while earlier ones are checkpointed.
 const TRANSACTIONS_MIN: u32 = 4;
 
 /// A log that is being written.
@@ -36,10 +36,10 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Prepares `journal` for writing, with the features `wanted` and with `next` as the id of the next transaction.
-    /// All earlier transactions are checkpointed. `is_recovering` means that transaction `next` will contain the
-    /// changes of fast commits that follow the log. Then the superblock still says that there may be something to
-    /// replay, and the fast commits are kept.
+    /// Prepares `journal` for writing, with the features `wanted` and with `next` as the id of the
+    /// next transaction. All earlier transactions are checkpointed. `is_recovering` means that
+    /// transaction `next` will contain the changes of fast commits that follow the log. Then the
+    /// superblock still says that there may be something to replay, and the fast commits are kept.
     pub(crate) fn begin(
         journal: Journal,
         next: TransactionId,
@@ -71,8 +71,9 @@ impl LogWriter {
         Ok(log)
     }
 
-    /// Clears the first block of the fast-commit area, which is obsolete. e2fsck 1.47 does not replay a log if the area
-    /// has fast commits that do not follow the log. The next flush makes the change durable.
+    /// Clears the first block of the fast-commit area, which is obsolete. e2fsck 1.47 does not
+    /// replay a log if the area has fast commits that do not follow the log. The next flush makes
+    /// the change durable.
     pub(crate) fn clear_fast_commits(&self) -> Result<()> {
         let area = &self.journal.superblock.fast_commit;
         if area.is_empty() {
@@ -87,8 +88,8 @@ impl LogWriter {
         self.journal.superblock.log.end - self.journal.superblock.log.start
     }
 
-    /// Limits the use of the log to `blocks`, or to the size of the smallest log if that is larger. The limit bounds
-    /// memory, since changed blocks stay in memory until they are checkpointed.
+    /// Limits the use of the log to `blocks`, or to the size of the smallest log if that is larger.
+    /// The limit bounds memory, since changed blocks stay in memory until they are checkpointed.
     pub(crate) fn limit(&mut self, blocks: u64) {
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).max(BLOCKS_MIN);
         self.room = self.capacity().min(blocks);
@@ -110,7 +111,8 @@ impl LogWriter {
         self.next
     }
 
-    /// Returns whether there is room for a transaction that changes `blocks` and revokes `revoked` blocks.
+    /// Returns whether there is room for a transaction that changes `blocks` and revokes `revoked`
+    /// blocks.
     pub(crate) fn has_room(&self, blocks: usize, revoked: usize) -> bool {
         let length = self.encoder.length(blocks, revoked);
         // Never all of the log: a full log could not be distinguished from an empty one.
@@ -122,8 +124,8 @@ impl LogWriter {
         self.used > self.room / 2
     }
 
-    /// Makes the next transaction durable. The caller has made data durable that the transaction refers to on devices
-    /// other than the log's. Errors: `NoSpace` if the log has no room.
+    /// Makes the next transaction durable. The caller has made data durable that the transaction
+    /// refers to on devices other than the log's. Errors: `NoSpace` if the log has no room.
     pub(crate) fn write(
         &mut self,
         blocks: &[(FsBlock, BlockContents)],
@@ -143,7 +145,8 @@ impl LogWriter {
         let length = encoded.body.len() as u32;
         let device = Arc::clone(self.journal.blocks.device());
         device.write_all(self.split_into_runs(self.head, encoded.body))?;
-        // The data that the transaction refers to, and its other blocks, are durable before its commit block.
+        // The data that the transaction refers to, and its other blocks, are durable before its
+        // commit block.
         self.flush()?;
         let commit_at = self.after(self.head, length);
         device.write_all(self.split_into_runs(commit_at, vec![encoded.commit]))?;
@@ -166,8 +169,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Marks the log as empty. The caller has called [`release_checkpointed`](Self::release_checkpointed) after the
-    /// last transaction.
+    /// Marks the log as empty. The caller has called
+    /// [`release_checkpointed`](Self::release_checkpointed) after the last transaction.
     pub(crate) fn finish(&mut self) -> Result<()> {
         debug_assert_eq!(self.used, 0, "the log has transactions");
         self.write_superblock(LogState { start: None, sequence: self.next })?;
@@ -180,8 +183,8 @@ impl LogWriter {
         self.journal.superblock.errno
     }
 
-    /// Records in the superblock that the journal was aborted with the error number `errno`, or with 0 that it was not.
-    /// Does not flush the device.
+    /// Records in the superblock that the journal was aborted with the error number `errno`, or
+    /// with 0 that it was not. Does not flush the device.
     pub(crate) fn set_errno(&mut self, errno: u32) -> Result<()> {
         write_errno(&mut self.superblock, self.journal.superblock.features, errno);
         let offset = self.journal.blocks.offset(self.journal.blocks.superblock());
@@ -196,8 +199,8 @@ impl LogWriter {
         log.start + (block - log.start + distance) % self.capacity()
     }
 
-    /// Splits blocks, which are adjacent in the log from `at` on, into runs. Returns the device offset and the blocks
-    /// of each run.
+    /// Splits blocks, which are adjacent in the log from `at` on, into runs. Returns the device
+    /// offset and the blocks of each run.
     fn split_into_runs(
         &self,
         at: u32,

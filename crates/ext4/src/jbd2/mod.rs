@@ -1,5 +1,5 @@
-//! The jbd2 journal on disk: its state, the replay of complete transactions, and the writing of the log.
-//! Not here: transactions in memory (`journal`); fast commits (`fast_commit`).
+//! The jbd2 journal on disk: its state, the replay of complete transactions, and the writing of the
+//! log. Not here: transactions in memory (`journal`); fast commits (`fast_commit`).
 
 mod blocks;
 mod encode;
@@ -34,7 +34,8 @@ pub(crate) struct LoggedVolume {
     pub block_count: u64,
     /// The block with the superblock.
     pub superblock: FsBlock,
-    /// Returns the number of blocks by a copy of that block, if the copy is valid for a device of this many bytes.
+    /// Returns the number of blocks by a copy of that block, if the copy is valid for a device of
+    /// this many bytes.
     pub block_count_in: fn(&[u8], u64) -> Option<u64>,
 }
 
@@ -51,8 +52,8 @@ pub struct Recovery {
     pub blocks_changed: u64,
     /// The number of blocks in the log that were not replayed because they were revoked.
     pub blocks_revoked: u64,
-    /// The reason why the log ends early: a complete transaction in it is damaged. The volume is in a consistent,
-    /// but older state.
+    /// The reason why the log ends early: a complete transaction in it is damaged. The volume is in
+    /// a consistent, but older state.
     pub damage: Option<Error>,
 }
 
@@ -80,8 +81,8 @@ impl Journal {
         &self.blocks
     }
 
-    /// Replays the complete transactions of the log onto `target`, which is the device of `volume` or an overlay over
-    /// it. After an error, `target` may be partly replayed.
+    /// Replays the complete transactions of the log onto `target`, which is the device of `volume`
+    /// or an overlay over it. After an error, `target` may be partly replayed.
     pub(crate) fn recover(&self, target: &SharedDevice, volume: LoggedVolume) -> Result<Recovery> {
         let first = self.superblock.sequence;
         let mut recovery = Recovery {
@@ -108,8 +109,9 @@ impl Journal {
         self.blocks.read(block, buffer)
     }
 
-    /// Marks the log as empty in the journal superblock on `target`, with the transaction after `end` as the next one.
-    /// `target` is the device that contains the journal, or an overlay over it.
+    /// Marks the log as empty in the journal superblock on `target`, with the transaction after
+    /// `end` as the next one. `target` is the device that contains the journal, or an overlay over
+    /// it.
     pub fn mark_empty(&self, end: TransactionId, target: &SharedDevice) -> Result<()> {
         let mut buffer = vec![0; self.blocks.block_size().len()];
         self.blocks.read(self.blocks.superblock(), &mut buffer)?;

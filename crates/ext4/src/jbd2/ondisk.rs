@@ -5,7 +5,8 @@
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The first field of every control block, that is, of every block that is not a copy of a block of the volume.
+/// The first field of every control block, that is, of every block that is not a copy of a block of
+/// the volume.
 pub const MAGIC: u32 = 0xC03B_3998;
 
 /// `h_blocktype` of a block with the tags of the copies that follow it.
@@ -69,8 +70,8 @@ pub struct RawSuperblock {
     pub s_start: U32,
     /// The negated error number with which the journal was aborted, or 0.
     pub s_errno: U32,
-    /// Compatible features: unknown ones may be ignored (bit numbers in `superblock.rs`). This field and all later
-    /// fields exist only in version 2.
+    /// Compatible features: unknown ones may be ignored (bit numbers in `superblock.rs`). This
+    /// field and all later fields exist only in version 2.
     pub s_feature_compat: U32,
     /// Incompatible features: a log with unknown ones cannot be read.
     pub s_feature_incompat: U32,
@@ -116,8 +117,8 @@ pub struct RawCommit {
     pub h_chksum_size: u8,
     /// Unused.
     pub h_padding: [u8; 2],
-    /// A checksum in the first word. Checksum version 1: the CRC-32 of the transaction's descriptor and data
-    /// blocks. Versions 2 and 3: the crc32c of this block with the word zero.
+    /// A checksum in the first word. Checksum version 1: the CRC-32 of the transaction's descriptor
+    /// and data blocks. Versions 2 and 3: the crc32c of this block with the word zero.
     pub h_chksum: [U32; 8],
     /// The time of the commit, in seconds since 1970.
     pub h_commit_sec: U64,
@@ -126,8 +127,8 @@ pub struct RawCommit {
 }
 const _: () = assert!(size_of::<RawCommit>() == 60);
 
-/// `journal_block_tag_t`. With the feature 64bit, `t_blocknr_high` follows it. With checksum version 2, two unused
-/// bytes follow that.
+/// `journal_block_tag_t`. With the feature 64bit, `t_blocknr_high` follows it. With checksum
+/// version 2, two unused bytes follow that.
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 pub struct RawTag {
@@ -166,6 +167,6 @@ pub struct RawRevokeHeader {
 }
 const _: () = assert!(size_of::<RawRevokeHeader>() == 16);
 
-/// The length of the checksum at the end of descriptor and revoke blocks, in checksum versions 2 and 3: the crc32c of
-/// the block with these bytes zero.
+/// The length of the checksum at the end of descriptor and revoke blocks, in checksum versions 2
+/// and 3: the crc32c of the block with these bytes zero.
 pub const BLOCK_TAIL_BYTES: usize = 4;

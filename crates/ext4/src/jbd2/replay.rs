@@ -26,7 +26,8 @@ pub(super) struct Replayed {
 /// A block of the volume of which the log has copies.
 #[derive(Default)]
 struct Target {
-    /// The last transaction that revokes the block. Copies in it and in earlier transactions are not replayed.
+    /// The last transaction that revokes the block. Copies in it and in earlier transactions are
+    /// not replayed.
     revoked: Option<TransactionId>,
     /// The last copy to replay, as an index into [`LogContents::blocks`].
     last: Option<usize>,
@@ -38,11 +39,12 @@ impl Target {
     }
 }
 
-/// Writes the last copy of each block to `target`. As in Linux, verifies every copy that was not revoked, including
-/// earlier ones.
+/// Writes the last copy of each block to `target`. As in Linux, verifies every copy that was not
+/// revoked, including earlier ones.
 ///
-/// Copies of blocks behind the volume's end are not written, since they would change what follows the volume on the
-/// device. Linux writes the blocks of new groups before the superblock that adds them, so they are no damage.
+/// Copies of blocks behind the volume's end are not written, since they would change what follows
+/// the volume on the device. Linux writes the blocks of new groups before the superblock that adds
+/// them, so they are no damage.
 pub(super) fn replay(
     journal: &JournalBlocks,
     superblock: &JournalSuperblock,
@@ -115,8 +117,8 @@ fn collect_targets(
     Ok(targets)
 }
 
-/// Returns the end of the volume: by its superblock on the disk or by the last one in the log, whichever is later. The
-/// log of a volume that was just enlarged has its new superblock.
+/// Returns the end of the volume: by its superblock on the disk or by the last one in the log,
+/// whichever is later. The log of a volume that was just enlarged has its new superblock.
 fn volume_end(
     journal: &JournalBlocks,
     log: &LogContents,
@@ -135,7 +137,8 @@ fn volume_end(
     Ok(FsBlock(count.unwrap_or(0).max(volume.block_count)))
 }
 
-/// Restores the first bytes of a copy, if the log replaces them because they look like the header of its own blocks.
+/// Restores the first bytes of a copy, if the log replaces them because they look like the header
+/// of its own blocks.
 fn unescape(logged: &LoggedBlock, data: &mut [u8]) {
     if logged.tag.escaped {
         data[..4].copy_from_slice(&ondisk::MAGIC.to_be_bytes());

@@ -13,8 +13,8 @@ use super::ondisk::{self, RawCommit, RawHeader};
 use super::superblock::JournalSuperblock;
 use super::tags::{Tag, descriptor_tags};
 
-/// The maximum number of data blocks in a log: far more than any useful log contains. In a hostile image the blocks may
-/// be holes of its file, which cost only time and memory.
+/// The maximum number of data blocks in a log: far more than any useful log contains. In a hostile
+/// image the blocks may be holes of its file, which cost only time and memory.
 const BLOCKS_MAX: usize = 1 << 22;
 /// The maximum number of bytes in these blocks.
 const BYTES_MAX: u64 = 16 << 30;
@@ -102,7 +102,8 @@ struct Scanner<'a> {
 }
 
 impl Scanner<'_> {
-    /// Reads the next control block, and passes the copies that belong to it. Returns false at the end of the log.
+    /// Reads the next control block, and passes the copies that belong to it. Returns false at the
+    /// end of the log.
     fn read_control_block(&mut self, buffer: &mut [u8]) -> Result<bool> {
         let at = self.at;
         if !self.advance(1) {
@@ -228,7 +229,8 @@ impl Scanner<'_> {
         if computed == stored {
             return Ok(());
         }
-        // The commit is complete even if only the sector with the header is on the disk: the rest is zeroes.
+        // The commit is complete even if only the sector with the header is on the disk: the rest
+        // is zeroes.
         buffer[size_of::<RawCommit>()..].fill(0);
         if crc32c(self.superblock.checksum_seed, buffer) == stored {
             return Ok(());

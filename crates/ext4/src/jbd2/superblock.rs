@@ -122,8 +122,8 @@ pub struct JournalSuperblock {
 }
 
 impl JournalSuperblock {
-    /// Parses the superblock in `block`, which is at `location`, of a journal with `blocks_available` blocks of
-    /// `block_size` bytes.
+    /// Parses the superblock in `block`, which is at `location`, of a journal with
+    /// `blocks_available` blocks of `block_size` bytes.
     pub fn parse(
         block: &[u8],
         block_size: BlockSize,
@@ -222,8 +222,8 @@ pub(super) fn write_state(block: &mut [u8], features: JournalFeatures, state: Lo
     }
 }
 
-/// Stores the error number with which the journal was aborted, or 0, in the superblock in `block`, which was parsed
-/// before.
+/// Stores the error number with which the journal was aborted, or 0, in the superblock in `block`,
+/// which was parsed before.
 pub(super) fn write_errno(block: &mut [u8], features: JournalFeatures, errno: u32) {
     let Ok((raw, _)) = RawSuperblock::mut_from_prefix(block) else {
         unreachable!("a parsed superblock fits its block")

@@ -36,7 +36,8 @@ pub(super) fn descriptor_tags(
     })
 }
 
-/// Returns the tag at the start of `bytes`, its flags, and its length without a UUID; `None` if `bytes` is too short.
+/// Returns the tag at the start of `bytes`, its flags, and its length without a UUID; `None` if
+/// `bytes` is too short.
 fn parse_tag(bytes: &[u8], features: JournalFeatures) -> Option<(Tag, u16, usize)> {
     let wide = features.block_numbers_64;
     let block = |low: U32, high: u32| {

@@ -16,7 +16,8 @@ mod log;
 const BLOCK: usize = 1024;
 const BLOCK_SIZE: BlockSize = BlockSize::from_bytes(BLOCK as u64).unwrap();
 const UUID: [u8; 16] = *b"journal's uuid!!";
-/// The number of blocks of the volume under test. Its journal has `JOURNAL` of them, from `JOURNAL_AT` on.
+/// The number of blocks of the volume under test. Its journal has `JOURNAL` of them, from
+/// `JOURNAL_AT` on.
 const VOLUME: u64 = 256;
 const JOURNAL_AT: u64 = 64;
 const JOURNAL: u32 = 32;
@@ -249,7 +250,8 @@ impl Image {
 struct Recovered(Vec<u8>);
 
 impl Recovered {
-    /// Checks that the blocks in `expected` have these contents, and that all other blocks are unchanged.
+    /// Checks that the blocks in `expected` have these contents, and that all other blocks are
+    /// unchanged.
     #[track_caller]
     fn check(&self, expected: &[Copy]) {
         for block in (0..VOLUME).filter(|block| !(JOURNAL_AT..JOURNAL_AT + 32).contains(block)) {

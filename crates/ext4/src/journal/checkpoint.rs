@@ -16,7 +16,8 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// The blocks that the next checkpoint writes, each with the contents that were committed last.
 #[derive(Default)]
 pub(super) struct Checkpoint {
-    /// Locked while they are written, so that a revoked block is not written after its revoke is durable (J3).
+    /// Locked while they are written, so that a revoked block is not written after its revoke is
+    /// durable (J3).
     blocks: Mutex<BTreeMap<FsBlock, BlockContents>>,
     /// The blocks that were freed and not changed since. `None` if they are not remembered.
     freed: Mutex<Option<BTreeSet<FsBlock>>>,
@@ -39,7 +40,8 @@ impl Checkpoint {
         ended.released
     }
 
-    /// Writes all blocks to their home locations, and waits for the writes. A flush makes them durable.
+    /// Writes all blocks to their home locations, and waits for the writes. A flush makes them
+    /// durable.
     pub(super) fn write(&self, device: &dyn BlockDevice, metadata: &MetadataCache) -> Result<()> {
         let mut blocks = self.blocks.lock();
         let all: Vec<(FsBlock, BlockContents)> =

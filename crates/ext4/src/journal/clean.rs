@@ -1,6 +1,5 @@
-//! The mark of a volume that stays open, but is clean on the device until the next change, as after a remount that makes
-//! it read-only.
-//! Not here: the flags that are the mark (`use_mark.rs`).
+//! The mark of a volume that stays open, but is clean on the device until the next change, as after
+//! a remount that makes it read-only. Not here: the flags that are the mark (`use_mark.rs`).
 
 use base::Result;
 use base::locks::{Held, RankedGuard};
@@ -22,10 +21,11 @@ impl Journal {
         self.use_mark.get()
     }
 
-    /// Commits and checkpoints all changes, marks the log as empty, and the volume as clean. Changes that come meanwhile
-    /// wait, and the next one marks the volume as in use. Returns whether the volume is clean: it stays in use if `may_be`,
-    /// which is called when there are no changes, returns false. `end_trims` is called when [`is_clean`](Self::is_clean) returns
-    /// true and no handle can start. The caller has no handle open.
+    /// Commits and checkpoints all changes, marks the log as empty, and the volume as clean.
+    /// Changes that come meanwhile wait, and the next one marks the volume as in use. Returns
+    /// whether the volume is clean: it stays in use if `may_be`, which is called when there are no
+    /// changes, returns false. `end_trims` is called when [`is_clean`](Self::is_clean) returns true
+    /// and no handle can start. The caller has no handle open.
     pub(crate) fn mark_clean(
         &self,
         may_be: impl FnOnce() -> bool,
@@ -111,8 +111,8 @@ impl Journal {
         }
     }
 
-    /// Marks a clean volume as in use. No other thread opens a handle or marks the volume meanwhile. An error shuts the
-    /// volume down.
+    /// Marks a clean volume as in use. No other thread opens a handle or marks the volume
+    /// meanwhile. An error shuts the volume down.
     pub(super) fn mark_in_use_locked<'s>(
         &'s self,
         mut state: RankedGuard<'s, State>,
@@ -130,7 +130,8 @@ impl Journal {
         marked.map(|()| self.state.lock())
     }
 
-    /// Ends the writing of a volume that is marked as clean, without writing to it. Returns false if it is not.
+    /// Ends the writing of a volume that is marked as clean, without writing to it. Returns false
+    /// if it is not.
     pub(crate) fn finish_clean(&self) -> Result<bool> {
         let mut state = self.state.lock();
         while state.is_locked {

@@ -1,10 +1,11 @@
-//! Delays of commits for the sake of data: data under writeback when a commit is requested becomes durable with
-//! that commit, and not with the next one. Not here: the choice of data (`vfs/node/replacing.rs`).
+//! Delays of commits for the sake of data: data under writeback when a commit is requested becomes
+//! durable with that commit, and not with the next one. Not here: the choice of data
+//! (`vfs/node/replacing.rs`).
 //!
-//! The end of I/O opens handles, so the commit waits before it blocks new handles. A thread that delays a commit
-//! may itself need one, because the transaction is full, or because freed space is available only after a commit.
-//! So may the threads that it waits for. Such a commit waits for no delay, and the data becomes durable with the
-//! next commit.
+//! The end of I/O opens handles, so the commit waits before it blocks new handles. A thread that
+//! delays a commit may itself need one, because the transaction is full, or because freed space is
+//! available only after a commit. So may the threads that it waits for. Such a commit waits for no
+//! delay, and the data becomes durable with the next commit.
 
 use base::locks::RankedGuard;
 
@@ -25,8 +26,8 @@ impl Journal {
         Delay { journal: self, number }
     }
 
-    /// Waits for the first `count` delays. It does not wait for later ones: they might never end, and a thread that a
-    /// later delay waits for may itself wait for this commit to make room.
+    /// Waits for the first `count` delays. It does not wait for later ones: they might never end,
+    /// and a thread that a later delay waits for may itself wait for this commit to make room.
     pub(super) fn wait_for_delays(&self, state: &mut RankedGuard<'_, State>, count: u64) {
         while state.end.is_none() && state.delays.has_any_of_first(count) {
             state.wait(&self.changed);
@@ -112,7 +113,8 @@ mod tests {
         let begun = journal.state.lock().delays.begun();
         let _later = journal.delay_commits();
         drop(first);
-        // The later delay takes the part of one that begins between the decision to commit and the commit.
+        // The later delay takes the part of one that begins between the decision to commit and the
+        // commit.
         journal.wait_for_delays(&mut journal.state.lock(), begun);
     }
 

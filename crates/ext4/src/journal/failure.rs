@@ -1,5 +1,5 @@
-//! Handling of errors: some shut the volume down, and others are only recorded, as its error policy says.
-//! Not here: the format of errors in the superblock (`superblock/error_log.rs`).
+//! Handling of errors: some shut the volume down, and others are only recorded, as its error policy
+//! says. Not here: the format of errors in the superblock (`superblock/error_log.rs`).
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ const EUCLEAN: u32 = 117;
 const EIO: u32 = 5;
 
 impl Journal {
-    /// Shuts the volume down, because `error` has left the metadata in memory inconsistent, or is an error of the
-    /// device. Only the error itself is written, to the superblocks of the journal and of the volume (J4). If the
-    /// volume is already shut down or closed, does nothing.
+    /// Shuts the volume down, because `error` has left the metadata in memory inconsistent, or is
+    /// an error of the device. Only the error itself is written, to the superblocks of the journal
+    /// and of the volume (J4). If the volume is already shut down or closed, does nothing.
     pub(crate) fn fail(&self, error: &Error) {
         if !self.stop(error) {
             return;
@@ -27,14 +27,14 @@ impl Journal {
         }
     }
 
-    /// Shuts the volume down after a panic, which may have left the state in memory inconsistent. The panic hook
-    /// has reported the panic itself. `operation` is the operation that panicked.
+    /// Shuts the volume down after a panic, which may have left the state in memory inconsistent.
+    /// The panic hook has reported the panic itself. `operation` is the operation that panicked.
     pub(crate) fn fail_after_panic(&self, operation: &'static str) {
         self.fail(&Error::Panicked(operation));
     }
 
-    /// Shuts the volume down without writing the error to it, since another host may be writing it. Returns false if
-    /// the volume is already shut down or closed.
+    /// Shuts the volume down without writing the error to it, since another host may be writing it.
+    /// Returns false if the volume is already shut down or closed.
     pub(crate) fn stop(&self, error: &Error) -> bool {
         let mut state = self.state.lock();
         if state.end.is_some() {
@@ -48,8 +48,8 @@ impl Journal {
         true
     }
 
-    /// Applies the volume's error policy to corrupt metadata that was found before any change that depends on it.
-    /// Ignores other errors.
+    /// Applies the volume's error policy to corrupt metadata that was found before any change that
+    /// depends on it. Ignores other errors.
     pub(crate) fn apply_error_policy(&self, error: &Error) {
         if !matches!(error, Error::Corrupt(_)) || self.check().is_err() {
             return;
@@ -63,8 +63,8 @@ impl Journal {
         }
     }
 
-    /// Flushes the device. A failed flush shuts the volume down. Errors: `Interrupted`, without a shutdown, if
-    /// the request that this thread serves is cancelled while another thread flushes.
+    /// Flushes the device. A failed flush shuts the volume down. Errors: `Interrupted`, without a
+    /// shutdown, if the request that this thread serves is cancelled while another thread flushes.
     pub(crate) fn flush_device(&self) -> Result<()> {
         match self.device.flush_cancellable() {
             Err(Error::Interrupted) => Err(Error::Interrupted),
@@ -90,8 +90,8 @@ impl Journal {
         })
     }
 
-    /// Clears the error number in the log's superblock, if there is a log. The volume's superblock has recorded the
-    /// error.
+    /// Clears the error number in the log's superblock, if there is a log. The volume's superblock
+    /// has recorded the error.
     pub(crate) fn clear_errno(&self) -> Result<()> {
         match &self.log {
             Some(log) if log.lock().errno() != 0 => log.lock().set_errno(0),
@@ -99,8 +99,8 @@ impl Journal {
         }
     }
 
-    /// Writes the error to the superblocks of the log and of the volume, also after a failed flush. Does not write to a volume
-    /// that is marked as clean, since another host may have it.
+    /// Writes the error to the superblocks of the log and of the volume, also after a failed flush.
+    /// Does not write to a volume that is marked as clean, since another host may have it.
     fn write_error(&self, error: &Error) -> Result<()> {
         if self.is_clean() {
             return Ok(());
@@ -112,8 +112,8 @@ impl Journal {
         in_log.and(in_volume).and(flushed)
     }
 
-    /// Writes the errors to the superblock on the device. Its other changes in memory are not written, since they may
-    /// belong to a lost transaction.
+    /// Writes the errors to the superblock on the device. Its other changes in memory are not
+    /// written, since they may belong to a lost transaction.
     fn write_errors(&self) -> Result<()> {
         let geometry = self.errors.geometry();
         let size = geometry.block_size;

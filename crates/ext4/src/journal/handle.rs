@@ -25,7 +25,8 @@ pub(crate) struct Handle<'j> {
     is_undone: bool,
     /// Whether a block is being changed.
     is_editing: bool,
-    /// Whether the thread was unwinding when the operation began, so that the operation is part of the cleanup.
+    /// Whether the thread was unwinding when the operation began, so that the operation is part of
+    /// the cleanup.
     began_panicking: bool,
     _held: Held,
 }
@@ -63,13 +64,14 @@ impl<'j> Handle<'j> {
         !self.blocks.is_empty() || !self.revoked.is_empty()
     }
 
-    /// Returns the number of changes so far. If it is equal before and after a call, the call has changed nothing.
+    /// Returns the number of changes so far. If it is equal before and after a call, the call has
+    /// changed nothing.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Records that the operation has undone all of its changes so far. It may then fail without a shutdown of the
-    /// volume, unless it makes further changes.
+    /// Records that the operation has undone all of its changes so far. It may then fail without a
+    /// shutdown of the volume, unless it makes further changes.
     pub(crate) fn mark_undone(&mut self) {
         self.is_undone = true;
     }
@@ -79,8 +81,8 @@ impl<'j> Handle<'j> {
         self.is_undone
     }
 
-    /// Changes a block of metadata, to which `structure` at `location` refers. `change` reads no metadata itself.
-    /// Errors: those of reading the block; then nothing is changed.
+    /// Changes a block of metadata, to which `structure` at `location` refers. `change` reads no
+    /// metadata itself. Errors: those of reading the block; then nothing is changed.
     pub(crate) fn edit<R>(
         &mut self,
         block: FsBlock,
@@ -91,7 +93,8 @@ impl<'j> Handle<'j> {
         self.try_edit(block, structure, location, |bytes| Ok(change(bytes)))
     }
 
-    /// Changes a block as [`edit`](Self::edit) does. If `change` fails, it has not changed anything.
+    /// Changes a block as [`edit`](Self::edit) does. If `change` fails, it has not changed
+    /// anything.
     pub(crate) fn try_edit<R>(
         &mut self,
         block: FsBlock,
@@ -107,7 +110,8 @@ impl<'j> Handle<'j> {
         Ok(result)
     }
 
-    /// Replaces the contents of a block of metadata that was free before, or whose old contents are obsolete.
+    /// Replaces the contents of a block of metadata that was free before, or whose old contents are
+    /// obsolete.
     pub(crate) fn replace(&mut self, block: FsBlock, contents: impl AsRef<[u8]>) {
         self.journal.metadata.replace(block, contents.as_ref());
         self.record_change(block);
@@ -126,13 +130,14 @@ impl<'j> Handle<'j> {
         self.journal.metadata.discard(block);
     }
 
-    /// Calls `release` when the transaction is durable, to release space that it frees. The space must not be used
-    /// before. `release` is not called if the transaction is lost.
+    /// Calls `release` when the transaction is durable, to release space that it frees. The space
+    /// must not be used before. `release` is not called if the transaction is lost.
     pub(crate) fn when_durable(&mut self, release: impl FnOnce() + Send + 'static) {
         self.released.push(Box::new(release));
     }
 
-    /// Discards `bytes` on the device when the transaction is durable, before any `release` is called.
+    /// Discards `bytes` on the device when the transaction is durable, before any `release` is
+    /// called.
     pub(crate) fn discard_when_durable(&mut self, bytes: Range<DeviceOffset>) {
         self.discards.push(bytes);
     }
@@ -164,8 +169,9 @@ impl Drop for Handle<'_> {
             running.blocks.remove(block);
         }
         running.revoked.extend(self.revoked.iter().copied());
-        // Several inodes may share a block. After this handle has changed it, another handle may have revoked it and
-        // ended. The block is not used again before this transaction is durable (J3).
+        // Several inodes may share a block. After this handle has changed it, another handle may
+        // have revoked it and ended. The block is not used again before this transaction is durable
+        // (J3).
         let blocks = self.blocks.iter().copied();
         running.blocks.extend(blocks.filter(|block| !running.revoked.contains(block)));
         running.discards.append(&mut self.discards);

@@ -1,17 +1,18 @@
-//! Transactions of metadata changes. Operations change blocks in memory through handles. All changes since the
-//! last commit are the running transaction. A commit makes it durable as a whole, in the log if the volume has
-//! one. A checkpoint writes the blocks to their home locations.
-//! Not here: the log on disk (`jbd2`), the mark of a volume in use (`use_mark.rs`), and the operations.
+//! Transactions of metadata changes. Operations change blocks in memory through handles. All
+//! changes since the last commit are the running transaction. A commit makes it durable as a whole,
+//! in the log if the volume has one. A checkpoint writes the blocks to their home locations. Not
+//! here: the log on disk (`jbd2`), the mark of a volume in use (`use_mark.rs`), and the operations.
 //!
 //! Invariants (`J` for journal):
 //!
-//! - **J1.** A commit takes the contents of the transaction's blocks while no handle is open on the transaction.
-//!   Handles that open afterwards belong to the next transaction. So a transaction never contains part of an
-//!   operation.
-//! - **J2.** A checkpoint writes a block only with its contents in a committed transaction, and only after that
-//!   commit is durable.
-//! - **J3.** Freed space, of data or of metadata, is not used again before the transaction that frees it is
-//!   durable. From then on, neither a checkpoint nor (because of a revoke) a recovery writes its old contents.
+//! - **J1.** A commit takes the contents of the transaction's blocks while no handle is open on the
+//!   transaction. Handles that open afterwards belong to the next transaction. So a transaction
+//!   never contains part of an operation.
+//! - **J2.** A checkpoint writes a block only with its contents in a committed transaction, and
+//!   only after that commit is durable.
+//! - **J3.** Freed space, of data or of metadata, is not used again before the transaction that
+//!   frees it is durable. From then on, neither a checkpoint nor (because of a revoke) a recovery
+//!   writes its old contents.
 //! - **J4.** After a failure, only the error itself is written. So durable changes stay consistent.
 
 mod checkpoint;
@@ -58,8 +59,8 @@ pub(crate) struct Journal {
     device: Arc<LatchDevice>,
     metadata: Arc<MetadataCache>,
     state: RankedMutex<State>,
-    /// Notified when the last handle ends, when a transaction begins, and when a commit, a delay or the volume's
-    /// writing ends.
+    /// Notified when the last handle ends, when a transaction begins, and when a commit, a delay or
+    /// the volume's writing ends.
     changed: Condvar,
     checkpoint: Checkpoint,
     discards: Discards,
@@ -70,7 +71,8 @@ pub(crate) struct Journal {
     /// `None` while the volume is being opened, and during a recovery in memory.
     use_mark: OnceLock<UseMark>,
     pub(crate) errors: ErrorLog,
-    /// The number of changes that a recovery may still make. `None` on a volume that was opened for writing.
+    /// The number of changes that a recovery may still make. `None` on a volume that was opened for
+    /// writing.
     changes_left: Option<AtomicU64>,
 }
 
@@ -106,15 +108,15 @@ struct State {
     delays: SyncDelays,
     /// The last durable transaction.
     committed: TransactionId,
-    /// Whether the volume is marked as clean: all changes are at their home locations, and the log is empty. The next
-    /// handle marks the volume as in use.
+    /// Whether the volume is marked as clean: all changes are at their home locations, and the log
+    /// is empty. The next handle marks the volume as in use.
     is_clean: bool,
     end: Option<End>,
 }
 
 impl Journal {
-    /// Creates the journal of the volume on `device` whose metadata is in `metadata`. Without a `log`, a commit
-    /// writes blocks to their home locations, and is not atomic.
+    /// Creates the journal of the volume on `device` whose metadata is in `metadata`. Without a
+    /// `log`, a commit writes blocks to their home locations, and is not atomic.
     pub(crate) fn new(
         device: Arc<LatchDevice>,
         metadata: Arc<MetadataCache>,
@@ -171,9 +173,10 @@ impl Journal {
         }
     }
 
-    /// Calls `operation` with a handle that may change `credits` blocks. If it fails after a change, the metadata in
-    /// memory is inconsistent, and the volume is shut down. An operation with ordinary failures (`NoSpace`, `Exists`
-    /// …) fails before its first change, or undoes its changes and calls [`Handle::mark_undone`].
+    /// Calls `operation` with a handle that may change `credits` blocks. If it fails after a
+    /// change, the metadata in memory is inconsistent, and the volume is shut down. An operation
+    /// with ordinary failures (`NoSpace`, `Exists` …) fails before its first change, or undoes its
+    /// changes and calls [`Handle::mark_undone`].
     pub(crate) fn change<'j, R>(
         &'j self,
         credits: u32,
@@ -183,7 +186,8 @@ impl Journal {
         self.change_uncounted(credits, operation)
     }
 
-    /// Calls [`change`](Self::change) for a change that a recovery bounds in another way than by their number.
+    /// Calls [`change`](Self::change) for a change that a recovery bounds in another way than by
+    /// their number.
     pub(crate) fn change_uncounted<'j, R>(
         &'j self,
         credits: u32,
@@ -201,13 +205,14 @@ impl Journal {
         result
     }
 
-    /// Remembers blocks of metadata that are freed from now on, for [`take_freed`](Self::take_freed).
+    /// Remembers blocks of metadata that are freed from now on, for
+    /// [`take_freed`](Self::take_freed).
     fn remember_freed(&self) {
         self.checkpoint.remember_freed();
     }
 
-    /// Returns the blocks of metadata that committed transactions have freed and not changed since. Earlier commits may
-    /// have written them.
+    /// Returns the blocks of metadata that committed transactions have freed and not changed since.
+    /// Earlier commits may have written them.
     pub(crate) fn take_freed(&self) -> BTreeSet<FsBlock> {
         self.checkpoint.take_freed()
     }
@@ -217,9 +222,9 @@ impl Journal {
         u32::try_from(self.blocks_max / 2).unwrap_or(u32::MAX)
     }
 
-    /// Opens a handle that may change `credits` blocks. Waits while a commit waits for open handles. If the running
-    /// transaction is full, commits it. So the caller must not hold a lock that a thread with a handle may wait for
-    /// (see [`ranks`]).
+    /// Opens a handle that may change `credits` blocks. Waits while a commit waits for open
+    /// handles. If the running transaction is full, commits it. So the caller must not hold a lock
+    /// that a thread with a handle may wait for (see [`ranks`]).
     pub(crate) fn start(&self, credits: u32) -> Result<Handle<'_>> {
         let held = Held::new(ranks::TRANSACTION);
         let wanted = u64::from(credits).min(self.blocks_max / 2);
@@ -249,23 +254,24 @@ impl Journal {
         Ok(Handle::new(self, state.running.id, wanted, held))
     }
 
-    /// Makes all transactions up to `id` durable. The caller has no handle open. Returns whether this call has
-    /// committed, and so flushed the device after these changes. Errors: `Interrupted` if the request that this thread
-    /// serves is cancelled while another thread commits.
+    /// Makes all transactions up to `id` durable. The caller has no handle open. Returns whether
+    /// this call has committed, and so flushed the device after these changes. Errors:
+    /// `Interrupted` if the request that this thread serves is cancelled while another thread
+    /// commits.
     pub(crate) fn sync(&self, id: TransactionId) -> Result<bool> {
         let _held = Held::new(ranks::TRANSACTION);
         self.commit_through(id, Urgency::Sync)
     }
 
-    /// Makes all earlier changes durable, even if the request that this thread serves is cancelled. The caller has no
-    /// handle open.
+    /// Makes all earlier changes durable, even if the request that this thread serves is cancelled.
+    /// The caller has no handle open.
     pub(crate) fn commit_all(&self) -> Result<()> {
         let _held = Held::new(ranks::TRANSACTION);
         self.commit_through(self.latest(), Urgency::None).map(drop)
     }
 
-    /// Commits like [`commit_all`](Self::commit_all), but does not wait for threads that delay commits, since these
-    /// may wait for the caller.
+    /// Commits like [`commit_all`](Self::commit_all), but does not wait for threads that delay
+    /// commits, since these may wait for the caller.
     pub(crate) fn commit_for_room(&self) -> Result<()> {
         let _held = Held::new(ranks::TRANSACTION);
         self.commit_through(self.latest(), Urgency::NeedsRoom).map(drop)
@@ -292,8 +298,8 @@ impl Journal {
         state.end.is_none() && !state.running.is_empty() && state.running.begun.elapsed() >= age
     }
 
-    /// Waits for other threads' commits, and commits the running transaction, until `id` is durable. Returns whether
-    /// this call has committed. Errors: `Lost` if the changes are lost.
+    /// Waits for other threads' commits, and commits the running transaction, until `id` is
+    /// durable. Returns whether this call has committed. Errors: `Lost` if the changes are lost.
     fn commit_through(&self, id: TransactionId, urgency: Urgency) -> Result<bool> {
         let mut state = self.state.lock();
         loop {
@@ -318,8 +324,8 @@ impl Journal {
             state = self.state.lock();
         }
         state.is_committing = true;
-        // Counted here, not later. A thread that needs room and finds this commit in progress ends the delays that
-        // have begun by then. A delay that begins later may wait for that thread.
+        // Counted here, not later. A thread that needs room and finds this commit in progress ends
+        // the delays that have begun by then. A delay that begins later may wait for that thread.
         let delays = state.delays.begun();
         drop(state);
         let mut committing = Committing { journal: self, has_ended: false };
@@ -332,8 +338,8 @@ impl Journal {
         result.map(|()| true)
     }
 
-    /// Commits the running transaction. Waits for the first `delays` delays, unless the commit must make room. No
-    /// other thread commits concurrently.
+    /// Commits the running transaction. Waits for the first `delays` delays, unless the commit must
+    /// make room. No other thread commits concurrently.
     fn commit_running(&self, urgency: Urgency, delays: u64) -> Result<()> {
         let mut state = self.state.lock();
         if urgency != Urgency::NeedsRoom {
@@ -407,8 +413,9 @@ impl Journal {
         self.device.flush()
     }
 
-    /// Runs one iteration of the background thread. Commits the running transaction if it is as old as `age`, and
-    /// checkpoints when the log is half full, so that commits rarely wait for a checkpoint.
+    /// Runs one iteration of the background thread. Commits the running transaction if it is as old
+    /// as `age`, and checkpoints when the log is half full, so that commits rarely wait for a
+    /// checkpoint.
     fn run_background_work(&self, age: Duration) -> Result<()> {
         if self.check().is_err() {
             return Ok(());

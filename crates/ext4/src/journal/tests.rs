@@ -9,7 +9,8 @@ use crate::common::{Image, inode_of, new_file, open_for_writing};
 const VOLUME_NAME: usize = 0x78;
 /// How the superblock of a log begins: the magic number, and the kind of the block.
 const LOG: &[u8] = &[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
-/// The position of the last byte of the first block with changes, in the superblock of a log. It is zero in an empty log.
+/// The position of the last byte of the first block with changes, in the superblock of a log. It is
+/// zero in an empty log.
 const LOG_START: usize = 0x1F;
 
 thread_local! {

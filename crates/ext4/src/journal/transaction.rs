@@ -7,7 +7,8 @@ use std::time::Instant;
 use base::{DeviceOffset, FsBlock, TransactionId};
 use iomap::{BlockContents, MetadataCache};
 
-/// A function to call when a transaction is durable, which releases space that the transaction freed.
+/// A function to call when a transaction is durable, which releases space that the transaction
+/// freed.
 pub(crate) type Release = Box<dyn FnOnce() + Send>;
 
 /// A transaction that collects the changes of handles.

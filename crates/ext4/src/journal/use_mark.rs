@@ -1,5 +1,6 @@
-//! The mark on the device of a volume that is open for writing: flags of the superblock, and multiple-mount protection.
-//! Not here: when the mark is set and cleared (`volume/writer.rs`, `journal/clean.rs`).
+//! The mark on the device of a volume that is open for writing: flags of the superblock, and
+//! multiple-mount protection. Not here: when the mark is set and cleared (`volume/writer.rs`,
+//! `journal/clean.rs`).
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,7 +28,8 @@ pub(crate) struct UseMark {
 }
 
 impl UseMark {
-    /// Returns the mark of the volume on `device`, whose superblock has had the state `state` before the volume was opened.
+    /// Returns the mark of the volume on `device`, whose superblock has had the state `state`
+    /// before the volume was opened.
     pub(crate) fn new(
         device: SharedDevice,
         metadata: Arc<MetadataCache>,
@@ -45,8 +47,8 @@ impl UseMark {
         debug_assert!(is_first, "a volume has one protection");
     }
 
-    /// Sets the mark, durably. With `STATE_ERRORS` in `errors`, also records that the volume has errors. The volume must not
-    /// be changed concurrently.
+    /// Sets the mark, durably. With `STATE_ERRORS` in `errors`, also records that the volume has
+    /// errors. The volume must not be changed concurrently.
     pub(crate) fn set_with(&self, errors: u16) -> Result<()> {
         let has_orphan_file = self.geometry.features.has(Feature::OrphanFile);
         self.change_flags(|raw| {
@@ -77,8 +79,8 @@ impl UseMark {
         self.mmp.get().map_or(Ok(()), MmpHold::pause)
     }
 
-    /// Clears the flags only, for a volume that is about to be released. `has_no_orphans` tells whether the orphan file is
-    /// empty.
+    /// Clears the flags only, for a volume that is about to be released. `has_no_orphans` tells
+    /// whether the orphan file is empty.
     pub(crate) fn clear_flags(&self, has_no_orphans: bool) -> Result<()> {
         self.change_flags(|raw| {
             set_feature(raw, Feature::NeedsRecovery, false);
@@ -89,9 +91,9 @@ impl UseMark {
         })
     }
 
-    /// Changes flags of the superblock in place, durably, outside any transaction. The volume must not be changed
-    /// concurrently. Only flags that recovery can reconstruct from a torn superblock are changed in this way
-    /// (`recovery/torn.rs`).
+    /// Changes flags of the superblock in place, durably, outside any transaction. The volume must
+    /// not be changed concurrently. Only flags that recovery can reconstruct from a torn superblock
+    /// are changed in this way (`recovery/torn.rs`).
     fn change_flags(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let block = self.geometry.superblock_block();
         self.metadata.change(block, STRUCTURE, Location::block(block), |bytes| {

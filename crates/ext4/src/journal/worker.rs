@@ -1,5 +1,5 @@
-//! The journal's background thread. It commits, so that a crash loses changes of a few seconds at most.
-//! Not here: the commit itself.
+//! The journal's background thread. It commits, so that a crash loses changes of a few seconds at
+//! most. Not here: the commit itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. It commits changes at the age `interval`, or at the default age if `interval` is zero.
+    /// Starts the thread. It commits changes at the age `interval`, or at the default age if
+    /// `interval` is zero.
     pub(crate) fn start(journal: Arc<Journal>, interval: Duration) -> Result<Self> {
         let interval = if interval.is_zero() { COMMIT_INTERVAL } else { interval };
         let stop = Arc::<(Mutex<bool>, Condvar)>::default();

@@ -1,6 +1,5 @@
-//! The validated parameters of a volume, and the positions of groups, superblock copies and descriptors, which follow
-//! from them.
-//! Not here: reading any of these.
+//! The validated parameters of a volume, and the positions of groups, superblock copies and
+//! descriptors, which follow from them. Not here: reading any of these.
 
 use std::ops::Range;
 
@@ -26,17 +25,17 @@ pub enum SuperblockCopies {
     Two([u32; 2]),
 }
 
-/// The operating system that a volume was created for, from its superblock. The meaning of some inode fields depends
-/// on it.
+/// The operating system that a volume was created for, from its superblock. The meaning of some
+/// inode fields depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CreatorOs {
     /// Linux.
     Linux,
-    /// GNU/Hurd. The field of an inode's version holds the block of its translator, and the high half of its
-    /// attribute block is part of its mode.
+    /// GNU/Hurd. The field of an inode's version holds the block of its translator, and the high
+    /// half of its attribute block is part of its mode.
     Hurd,
-    /// Masix, FreeBSD, Lites, or an unknown system. As in the kernel, inodes are like Linux's, but their checksums
-    /// are not verified. They are written, since e2fsck verifies them.
+    /// Masix, FreeBSD, Lites, or an unknown system. As in the kernel, inodes are like Linux's, but
+    /// their checksums are not verified. They are written, since e2fsck verifies them.
     Other(u32),
 }
 
@@ -51,9 +50,9 @@ impl CreatorOs {
     }
 }
 
-/// The shape of a volume. When the superblock was parsed, all fields were checked against the format's limits and
-/// each other. So arithmetic within a volume cannot overflow: `block_count << block_size.shift()` is at most the
-/// device's size.
+/// The shape of a volume. When the superblock was parsed, all fields were checked against the
+/// format's limits and each other. So arithmetic within a volume cannot overflow:
+/// `block_count << block_size.shift()` is at most the device's size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// The features.
@@ -84,23 +83,25 @@ pub struct Geometry {
     pub descriptor_size: u32,
     /// Descriptor blocks reserved for growth after the descriptors of each superblock copy.
     pub reserved_descriptor_blocks: u32,
-    /// The first descriptor block that lies within the groups that it describes; `u32::MAX` without `meta_bg`.
+    /// The first descriptor block that lies within the groups that it describes; `u32::MAX` without
+    /// `meta_bg`.
     pub first_meta_descriptor_block: u32,
     /// The groups that have superblock copies.
     pub superblock_copies: SuperblockCopies,
-    /// The seed of metadata checksums and of the hashes of large attribute values. It exists even if the volume has
-    /// no metadata checksums.
+    /// The seed of metadata checksums and of the hashes of large attribute values. It exists even
+    /// if the volume has no metadata checksums.
     pub checksum_seed: u32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// The block of the superblock copy that is in use; the descriptors in use follow it. `None` for the first
-    /// superblock.
+    /// The block of the superblock copy that is in use; the descriptors in use follow it. `None`
+    /// for the first superblock.
     pub copy_in_use: Option<FsBlock>,
 }
 
 impl Geometry {
-    /// Checks the geometry that a replayed log has left, whose volume had this geometry before. No program changes these
-    /// fields through the log, but a hostile log can replace the superblock. Errors: `Corrupt`.
+    /// Checks the geometry that a replayed log has left, whose volume had this geometry before. No
+    /// program changes these fields through the log, but a hostile log can replace the superblock.
+    /// Errors: `Corrupt`.
     pub(crate) fn check_replayed(&self, replayed: &Self) -> Result<()> {
         let fields = |geometry: &Self| {
             [
@@ -123,7 +124,8 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns the bits of a bitmap's checksum that descriptors store: descriptors of 32 bytes store half of them.
+    /// Returns the bits of a bitmap's checksum that descriptors store: descriptors of 32 bytes
+    /// store half of them.
     pub(crate) fn bitmap_checksum_mask(&self) -> u32 {
         if self.descriptor_size >= 64 { u32::MAX } else { 0xFFFF }
     }
@@ -133,7 +135,8 @@ impl Geometry {
         self.features.has(Feature::MetadataCsum).then_some(self.checksum_seed)
     }
 
-    /// Returns the checksum seed of all structures that belong to one inode, if metadata has checksums.
+    /// Returns the checksum seed of all structures that belong to one inode, if metadata has
+    /// checksums.
     pub fn inode_seed(&self, inode: InodeNumber, generation: u32) -> Option<u32> {
         // Inode numbers have 32 bits on disk.
         let number = (inode.0 as u32).to_le_bytes();
@@ -141,7 +144,8 @@ impl Geometry {
         Some(crc32c(seed, &generation.to_le_bytes()))
     }
 
-    /// Returns whether inode checksums are valid. The kernel writes none on volumes of other systems.
+    /// Returns whether inode checksums are valid. The kernel writes none on volumes of other
+    /// systems.
     pub(crate) fn has_inode_checksums(&self) -> bool {
         self.features.has(Feature::MetadataCsum) && self.creator == CreatorOs::Linux
     }
@@ -151,14 +155,14 @@ impl Geometry {
         self.creator != CreatorOs::Hurd
     }
 
-    /// Returns whether inodes have the high half of their attribute block's number. The Hurd uses the field
-    /// for something else.
+    /// Returns whether inodes have the high half of their attribute block's number. The Hurd uses
+    /// the field for something else.
     pub(crate) fn has_high_attribute_blocks(&self) -> bool {
         self.features.has(Feature::SixtyFourBit) && self.creator != CreatorOs::Hurd
     }
 
-    /// Returns an error for features that cannot be written, and for features that need inode fields which the Hurd
-    /// uses for something else.
+    /// Returns an error for features that cannot be written, and for features that need inode
+    /// fields which the Hurd uses for something else.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.features.check_writable()?;
         let clashes = [Feature::SixtyFourBit, Feature::EaInode, Feature::MetadataCsum];
@@ -252,8 +256,8 @@ impl Geometry {
         inode.0 < self.first_inode.into() && inode != crate::ROOT_INODE
     }
 
-    /// Returns the clusters that contain `count` blocks from `start` on, counted from the volume's first. The blocks
-    /// lie in the volume, after its first block.
+    /// Returns the clusters that contain `count` blocks from `start` on, counted from the volume's
+    /// first. The blocks lie in the volume, after its first block.
     pub(crate) fn clusters_of(&self, start: FsBlock, count: u64) -> Range<u64> {
         let first = start.0.saturating_sub(self.first_data_block.0);
         first >> self.cluster_shift..self.clusters_for(first + count)
@@ -264,7 +268,8 @@ impl Geometry {
         FsBlock(self.first_data_block.0 + (cluster << self.cluster_shift))
     }
 
-    /// Returns the block with the descriptor of a group of this volume, and the descriptor's offset in the block.
+    /// Returns the block with the descriptor of a group of this volume, and the descriptor's offset
+    /// in the block.
     pub(crate) fn descriptor_position(&self, group: GroupNumber) -> (FsBlock, usize) {
         let per_block = self.descriptors_per_block();
         let at = group.0 % per_block * self.descriptor_size;
@@ -334,7 +339,8 @@ impl Geometry {
         FsBlock(self.group_start(group).0 + skip)
     }
 
-    /// Returns the number of descriptor blocks at the start of a group, without those reserved for growth.
+    /// Returns the number of descriptor blocks at the start of a group, without those reserved for
+    /// growth.
     pub fn descriptor_blocks_in_group(&self, group: GroupNumber) -> u32 {
         let per_block = self.descriptors_per_block();
         let index = group.0 / per_block;
@@ -346,8 +352,8 @@ impl Geometry {
         u32::from([0, 1, per_block - 1].contains(&(group.0 % per_block)))
     }
 
-    /// Returns the blocks at the start of a group that hold the superblock, descriptors and room for growth; in group
-    /// 0, including the blocks before the superblock.
+    /// Returns the blocks at the start of a group that hold the superblock, descriptors and room
+    /// for growth; in group 0, including the blocks before the superblock.
     pub(crate) fn leading_zone(&self, group: GroupNumber) -> Range<u64> {
         let start = self.group_start(group);
         // With clusters of 1 KiB blocks, group 0 begins with block 0.
@@ -357,8 +363,8 @@ impl Geometry {
         start.0..start.0 + blocks.min(self.blocks_in_group(group))
     }
 
-    /// Returns the number of blocks at the start of a group that hold the superblock, descriptors and room for
-    /// growth.
+    /// Returns the number of blocks at the start of a group that hold the superblock, descriptors
+    /// and room for growth.
     pub fn leading_metadata_blocks(&self, group: GroupNumber) -> u64 {
         let copy = self.has_superblock(group);
         let in_old_layout =

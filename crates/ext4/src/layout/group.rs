@@ -36,7 +36,8 @@ pub struct GroupDescriptor {
     pub free_inodes: u32,
     /// Inodes in use that are directories.
     pub directories: u32,
-    /// Inodes at the table's end that were never used. Meaningful only if the volume allows uninitialised groups.
+    /// Inodes at the table's end that were never used. Meaningful only if the volume allows
+    /// uninitialised groups.
     pub unused_inodes: u32,
     /// Whether the block bitmap was never written: only metadata is in use.
     pub blocks_uninitialised: bool,
@@ -51,7 +52,8 @@ pub struct GroupDescriptor {
 }
 
 impl GroupDescriptor {
-    /// Parses and validates the descriptor of `group`; `bytes` are `geometry.descriptor_size` at `location`.
+    /// Parses and validates the descriptor of `group`; `bytes` are `geometry.descriptor_size` at
+    /// `location`.
     pub fn parse(
         bytes: &[u8],
         geometry: &Geometry,
@@ -95,8 +97,8 @@ impl GroupDescriptor {
         Ok(descriptor)
     }
 
-    /// Writes the counts, the bitmaps' checksums and the flags of initialised parts to the descriptor in `bytes`,
-    /// then its checksum.
+    /// Writes the counts, the bitmaps' checksums and the flags of initialised parts to the
+    /// descriptor in `bytes`, then its checksum.
     pub(crate) fn store(&self, bytes: &mut [u8], geometry: &Geometry) {
         let Ok((low, rest)) = RawGroupDescriptor::mut_from_prefix(bytes) else {
             unreachable!("descriptors have at least 32 bytes");
@@ -155,8 +157,8 @@ impl GroupDescriptor {
     }
 }
 
-/// Returns the correct checksum of a descriptor; `None` if the volume's descriptors have no checksums. If a volume
-/// has both `metadata_csum` and `uninit_bg`, the former takes precedence.
+/// Returns the correct checksum of a descriptor; `None` if the volume's descriptors have no
+/// checksums. If a volume has both `metadata_csum` and `uninit_bg`, the former takes precedence.
 pub(crate) fn checksum(bytes: &[u8], geometry: &Geometry, group: GroupNumber) -> Option<u16> {
     let size = geometry.descriptor_size as usize;
     let before = bytes.get(..CHECKSUM_OFFSET).unwrap_or_default();

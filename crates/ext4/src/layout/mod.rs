@@ -1,4 +1,5 @@
-//! Layout of a volume: its geometry, block groups, bitmaps, and the blocks of structures with fixed positions.
+//! Layout of a volume: its geometry, block groups, bitmaps, and the blocks of structures with fixed
+//! positions.
 
 pub(crate) mod geometry;
 pub(crate) mod group;

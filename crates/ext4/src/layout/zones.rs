@@ -68,7 +68,8 @@ impl Zones {
         zones.map(move |zone| zone.start.max(blocks.start)..zone.end.min(blocks.end))
     }
 
-    /// Returns the range of blocks around `block` that are in no zone. Errors: the zone that contains `block`.
+    /// Returns the range of blocks around `block` that are in no zone. Errors: the zone that
+    /// contains `block`.
     pub(crate) fn gap_around(&self, block: FsBlock) -> std::result::Result<Range<u64>, Range<u64>> {
         let next = self.ranges.partition_point(|zone| zone.end <= block.0);
         let start = next.checked_sub(1).map_or(0, |before| self.ranges[before].end);

@@ -1,6 +1,5 @@
-//! Conversion of blocks: to written ones when their data is on the device, or to unwritten ones to discard their
-//! data.
-//! Not here: how a map stores this.
+//! Conversion of blocks: to written ones when their data is on the device, or to unwritten ones to
+//! discard their data. Not here: how a map stores this.
 
 use std::ops::Range;
 
@@ -14,9 +13,10 @@ use crate::inode::Inode;
 use crate::journal::Handle;
 
 impl Inode {
-    /// Marks the allocated blocks in `left` as written, from its last range on, as far as the handle's credits reach,
-    /// and removes the converted parts from `left`. The credits for one call of
-    /// [`map_new_blocks`](Self::map_new_blocks) are enough to convert something. Leaves `spare` credits if possible.
+    /// Marks the allocated blocks in `left` as written, from its last range on, as far as the
+    /// handle's credits reach, and removes the converted parts from `left`. The credits for one
+    /// call of [`map_new_blocks`](Self::map_new_blocks) are enough to convert something. Leaves
+    /// `spare` credits if possible.
     pub(crate) fn convert_written(
         &self,
         handle: &mut Handle<'_>,
@@ -42,9 +42,10 @@ impl Inode {
         })
     }
 
-    /// Marks the allocated blocks among `count` blocks from `start` on as unwritten: they read as zeroes afterwards.
-    /// Proceeds from the first block on, as far as the handle's credits reach. Returns `More` with the block to
-    /// continue at. Not for block maps, which have no unwritten blocks.
+    /// Marks the allocated blocks among `count` blocks from `start` on as unwritten: they read as
+    /// zeroes afterwards. Proceeds from the first block on, as far as the handle's credits reach.
+    /// Returns `More` with the block to continue at. Not for block maps, which have no unwritten
+    /// blocks.
     pub(crate) fn convert_unwritten(
         &self,
         handle: &mut Handle<'_>,
@@ -59,8 +60,8 @@ impl Inode {
 }
 
 impl MapEdit<'_, '_, '_> {
-    /// Converts a range, as far as space and credits reach, and leaves `spare` credits. The first conversion of a
-    /// handle (`is_first`) converts something, or fails.
+    /// Converts a range, as far as space and credits reach, and leaves `spare` credits. The first
+    /// conversion of a handle (`is_first`) converts something, or fails.
     fn convert(
         &mut self,
         range: &Range<FileBlock>,

@@ -1,6 +1,5 @@
-//! Framework of a change of one inode's map: it holds the map's lock, allocates and frees blocks, and finally updates
-//! the inode and the cached extents.
-//! Not here: the changes themselves.
+//! Framework of a change of one inode's map: it holds the map's lock, allocates and frees blocks,
+//! and finally updates the inode and the cached extents. Not here: the changes themselves.
 
 use std::sync::Arc;
 
@@ -22,16 +21,17 @@ const STRUCTURE: &str = "map of a file";
 /// Maximum number of map blocks that one change adds.
 const NODES_ADDED_MAX: u64 = 8;
 
-/// Returns the credits for a change within one leaf of a tree of `depth` levels below the root. The change writes the
-/// nodes on the path to the leaf, and may split each of them and the root, or free each.
+/// Returns the credits for a change within one leaf of a tree of `depth` levels below the root. The
+/// change writes the nodes on the path to the leaf, and may split each of them and the root, or
+/// free each.
 pub(super) fn tree_credits(depth: u16) -> u32 {
     let depth = u32::from(depth);
     let split = depth + (depth + 1) * (1 + ALLOCATE_CREDITS);
     split.max(depth * FREE_METADATA_CREDITS)
 }
 
-/// Returns the credits for a change of pointers in one block, at the end of a path of `levels` blocks. Each block may
-/// be added or freed.
+/// Returns the credits for a change of pointers in one block, at the end of a path of `levels`
+/// blocks. Each block may be added or freed.
 pub(super) fn map_credits(levels: u32) -> u32 {
     levels * (1 + ALLOCATE_CREDITS).max(FREE_METADATA_CREDITS)
 }
@@ -210,7 +210,8 @@ pub(crate) fn units_per_cluster(geometry: &Geometry) -> u64 {
 }
 
 impl MapBlocks<'_, '_, '_> {
-    /// Allocates contiguous blocks as [`Volume::allocate_blocks`] does. Returns the first one and their number.
+    /// Allocates contiguous blocks as [`Volume::allocate_blocks`] does. Returns the first one and
+    /// their number.
     pub(super) fn allocate(
         &mut self,
         goal: FsBlock,
@@ -233,8 +234,9 @@ impl MapBlocks<'_, '_, '_> {
         Ok((start, count))
     }
 
-    /// Reads the bitmaps that change when these blocks are freed, given as first blocks and counts. So an unreadable bitmap
-    /// is found before any change. Errors: `Io`. Corruption is found when the blocks are freed.
+    /// Reads the bitmaps that change when these blocks are freed, given as first blocks and counts.
+    /// So an unreadable bitmap is found before any change. Errors: `Io`. Corruption is found when
+    /// the blocks are freed.
     pub(super) fn read_bitmaps(&self, runs: impl Iterator<Item = (FsBlock, u64)>) -> Result<()> {
         let geometry = self.volume.geometry();
         let group_of = |block: u64| {
@@ -257,8 +259,9 @@ impl MapBlocks<'_, '_, '_> {
         Ok(())
     }
 
-    /// Frees the clusters of some data blocks. Clusters that are already free or belong to the format are skipped and
-    /// reported to the volume as corruption, as in the kernel. Returns whether there were no such clusters.
+    /// Frees the clusters of some data blocks. Clusters that are already free or belong to the
+    /// format are skipped and reported to the volume as corruption, as in the kernel. Returns
+    /// whether there were no such clusters.
     pub(super) fn free_data(&mut self, start: FsBlock, count: u64) -> Result<bool> {
         self.is_touched = true;
         let geometry = self.volume.geometry();
@@ -283,7 +286,8 @@ impl MapBlocks<'_, '_, '_> {
         Ok(is_sound)
     }
 
-    /// Frees blocks that [`allocate`](Self::allocate) has allocated, and restores their reservation.
+    /// Frees blocks that [`allocate`](Self::allocate) has allocated, and restores their
+    /// reservation.
     pub(super) fn undo_allocation(
         &mut self,
         start: FsBlock,

@@ -34,8 +34,8 @@ pub(crate) struct Pair {
 impl Pair {
     /// The maximum length of an extent, written or not.
     pub(crate) const LENGTH_MAX: u64 = 32_767;
-    /// The maximum of pairs for one call of [`Inode::exchange`]: as many extents are added to a leaf, which becomes two
-    /// leaves at most.
+    /// The maximum of pairs for one call of [`Inode::exchange`]: as many extents are added to a
+    /// leaf, which becomes two leaves at most.
     pub(crate) const COUNT_MAX: usize = 32;
 
     /// Returns the first blocks of the pair.
@@ -79,10 +79,11 @@ impl Pair {
 }
 
 impl Inode {
-    /// Exchanges the blocks of `pairs`, which are contiguous in both files, from the first one on, up to the end of
-    /// the first leaf of each map. Returns the number of blocks, at least one. The donor's new blocks are unwritten.
-    /// The caller provides the credits for one call of [`map_new_blocks`](Self::map_new_blocks) for each file, and
-    /// excludes reads and writes of both ranges. Errors: `InvalidArgument` if the maps differ from the pairs.
+    /// Exchanges the blocks of `pairs`, which are contiguous in both files, from the first one on,
+    /// up to the end of the first leaf of each map. Returns the number of blocks, at least one. The
+    /// donor's new blocks are unwritten. The caller provides the credits for one call of
+    /// [`map_new_blocks`](Self::map_new_blocks) for each file, and excludes reads and writes of
+    /// both ranges. Errors: `InvalidArgument` if the maps differ from the pairs.
     pub(crate) fn exchange(
         &self,
         handle: &mut Handle<'_>,
@@ -144,8 +145,8 @@ fn within_leaves(pairs: &[Pair], end: FileBlock, donor_end: FileBlock) -> Vec<Pa
     within
 }
 
-/// Prepares a rewrite of the leaf at the end of `path` that replaces the extents that `old` returns, which it must
-/// have, by those that `new` returns.
+/// Prepares a rewrite of the leaf at the end of `path` that replaces the extents that `old`
+/// returns, which it must have, by those that `new` returns.
 fn prepare(
     tree: &Tree<'_>,
     store: &mut MapBlocks<'_, '_, '_>,

@@ -1,4 +1,5 @@
-//! Mapping of data blocks that recovery already knows, so that none are allocated. Not here: marking them as in use.
+//! Mapping of data blocks that recovery already knows, so that none are allocated. Not here:
+//! marking them as in use.
 
 use base::{FileBlock, Result};
 
@@ -10,9 +11,9 @@ use crate::journal::Handle;
 use fs::Run;
 
 impl Inode {
-    /// Maps the first blocks of `run` in a hole of an extent tree, as many as one extent in one leaf can have. The
-    /// blocks are already marked as in use. Returns the number of mapped blocks. Uses the credits of one call of
-    /// [`map_new_blocks`](Self::map_new_blocks).
+    /// Maps the first blocks of `run` in a hole of an extent tree, as many as one extent in one
+    /// leaf can have. The blocks are already marked as in use. Returns the number of mapped blocks.
+    /// Uses the credits of one call of [`map_new_blocks`](Self::map_new_blocks).
     pub(crate) fn map_given_blocks(&self, handle: &mut Handle<'_>, run: Run) -> Result<u64> {
         self.edit_map(handle, Purpose::Metadata, |edit| {
             let (tree, store) = edit.tree()?;

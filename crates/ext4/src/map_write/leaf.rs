@@ -87,8 +87,8 @@ pub(super) fn split(extents: &mut Vec<Run>, at: FileBlock) -> bool {
     true
 }
 
-/// Shifts the extents that begin at or after `from` to the blocks that `target` returns, which keeps their order.
-/// An extent that then continues the one before it is merged with it.
+/// Shifts the extents that begin at or after `from` to the blocks that `target` returns, which
+/// keeps their order. An extent that then continues the one before it is merged with it.
 pub(super) fn shift(
     extents: &mut Vec<Run>,
     from: FileBlock,
@@ -114,7 +114,8 @@ pub(super) fn remove(extents: &mut Vec<Run>, range: &Range<FileBlock>) -> Vec<Ru
     removed
 }
 
-/// Replaces the blocks that are mapped in the range of `run` by those of `run`, at most [`length_max`] blocks.
+/// Replaces the blocks that are mapped in the range of `run` by those of `run`, at most
+/// [`length_max`] blocks.
 pub(super) fn replace(extents: &mut Vec<Run>, run: Run) {
     remove(extents, &(run.start..run.end()));
     insert(extents, run);

@@ -3,13 +3,15 @@
 //! - `leaf.rs`, `node.rs`, `tree.rs`, `rewrite.rs`, `patch.rs`: extent trees, without a volume
 //! - `pointers.rs`: block maps
 //! - `edit.rs`: one change of one inode's map, with its lock and its blocks
-//! - `new_blocks.rs`, `given.rs`, `convert.rs`, `unmap.rs`, `shift.rs`, `exchange.rs`: the operations
+//! - `new_blocks.rs`, `given.rs`, `convert.rs`, `unmap.rs`, `shift.rs`, `exchange.rs`: the
+//!   operations
 //!
 //! Not here: reading maps (`extent/`, `indirect/`), the data itself, sizes.
 //!
-//! An operation that fails with `NoSpace` or `FileTooLarge` has not changed the map, and has not changed the handle
-//! if that had no changes before. Each operation locks the inode's map exclusively (`fs/extent_status.rs`). The
-//! caller ensures that the inode's size and kind of map do not change.
+//! An operation that fails with `NoSpace` or `FileTooLarge` has not changed the map, and has not
+//! changed the handle if that had no changes before. Each operation locks the inode's map
+//! exclusively (`fs/extent_status.rs`). The caller ensures that the inode's size and kind of map do
+//! not change.
 
 mod convert;
 mod edit;
@@ -71,7 +73,8 @@ impl Inode {
         1 + calls
     }
 
-    /// Returns the credits with which [`unmap`](Self::unmap) is efficient, within the limits of a handle.
+    /// Returns the credits with which [`unmap`](Self::unmap) is efficient, within the limits of a
+    /// handle.
     pub(crate) fn credits_for_unmap(&self) -> u32 {
         self.credits_for_map(1) + 1 + FREE_CREDITS * GROUPS_FREED
     }

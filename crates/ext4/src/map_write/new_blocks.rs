@@ -26,7 +26,8 @@ pub(crate) struct NewBlocks {
     pub at: FileBlock,
     /// The number of blocks, at least one. Fewer may be mapped.
     pub wanted: u64,
-    /// Whether the blocks read as zeroes until they are marked as written. Not possible in block maps.
+    /// Whether the blocks read as zeroes until they are marked as written. Not possible in block
+    /// maps.
     pub unwritten: bool,
     /// The purpose of the blocks.
     pub purpose: Purpose,
@@ -37,14 +38,14 @@ pub(crate) struct NewBlocks {
 pub(crate) struct Mapped {
     /// At the first file block that was asked for.
     pub run: Run,
-    /// Whether this call allocated the run. If it did, and the run is not unwritten, the blocks have undefined
-    /// contents.
+    /// Whether this call allocated the run. If it did, and the run is not unwritten, the blocks
+    /// have undefined contents.
     pub is_new: bool,
 }
 
 impl Inode {
-    /// Allocates blocks, or returns the existing mapping. Does not change the inode's size. Errors: `NoSpace`;
-    /// `FileTooLarge` past the limits of the map, or of the count of blocks.
+    /// Allocates blocks, or returns the existing mapping. Does not change the inode's size. Errors:
+    /// `NoSpace`; `FileTooLarge` past the limits of the map, or of the count of blocks.
     pub(crate) fn map_new_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -53,16 +54,17 @@ impl Inode {
         self.map_prepared_blocks(handle, request, &mut |_| Ok(()))?
     }
 
-    /// Like [`map_new_blocks`](Self::map_new_blocks), but calls `prepare` to initialise new blocks before they are
-    /// added to the map. The inner error is that of `prepare`; nothing has changed then.
+    /// Like [`map_new_blocks`](Self::map_new_blocks), but calls `prepare` to initialise new blocks
+    /// before they are added to the map. The inner error is that of `prepare`; nothing has changed
+    /// then.
     pub(crate) fn map_prepared_blocks(
         &self,
         handle: &mut Handle<'_>,
         request: NewBlocks,
         prepare: &mut dyn FnMut(Run) -> Result<()>,
     ) -> Result<Result<Mapped>> {
-        // Space for the data was reserved, so the change must not fail for lack of a node. Blocks are reserved for the
-        // blocks of pointers that it needs, too (`data/pointer_reserve.rs`).
+        // Space for the data was reserved, so the change must not fail for lack of a node. Blocks
+        // are reserved for the blocks of pointers that it needs, too (`data/pointer_reserve.rs`).
         let nodes = match request.purpose {
             Purpose::ReservedData if self.has(InodeFlags::EXTENTS) => Purpose::EndOfIo,
             Purpose::ReservedData => Purpose::ReservedData,
@@ -71,10 +73,10 @@ impl Inode {
         self.edit_map(handle, nodes, |edit| edit.map_new(request, prepare))
     }
 
-    /// Adds a block to the end of a directory, or of another file of metadata blocks, and extends its size. The
-    /// caller writes the contents. Errors: `Corrupt` if a block is mapped there already, as in Linux: it may belong to
-    /// another file. Size and map change in one transaction, so a power cut leaves no such block on a volume with a
-    /// journal.
+    /// Adds a block to the end of a directory, or of another file of metadata blocks, and extends
+    /// its size. The caller writes the contents. Errors: `Corrupt` if a block is mapped there
+    /// already, as in Linux: it may belong to another file. Size and map change in one transaction,
+    /// so a power cut leaves no such block on a volume with a journal.
     pub(crate) fn append_block(&self, handle: &mut Handle<'_>) -> Result<(FileBlock, FsBlock)> {
         self.edit_map(handle, Purpose::Metadata, |edit| {
             let block_size = edit.geometry().block_size;
@@ -82,7 +84,8 @@ impl Inode {
             let (wanted, purpose) = (1, Purpose::Metadata);
             let request = NewBlocks { at, wanted, unwritten: false, purpose };
             let mapped = edit.map_new(request, &mut |_| Ok(()))??;
-            // An interrupted replay of fast commits by Linux may have mapped the block, but not written the inode.
+            // An interrupted replay of fast commits by Linux may have mapped the block, but not
+            // written the inode.
             let may_exist = edit.blocks.volume.is_recovering() && !mapped.run.unwritten;
             if !mapped.is_new && !may_exist {
                 let location = Location::inode(self.number()).at_file_block(at);
@@ -97,9 +100,9 @@ impl Inode {
 }
 
 impl Inode {
-    /// Returns the request for a preallocation behind new blocks. It is as large as the file up to there, if the file
-    /// is open for writing and grows for the second time at least. So small files that are written at once get
-    /// adjacent blocks.
+    /// Returns the request for a preallocation behind new blocks. It is as large as the file up to
+    /// there, if the file is open for writing and grows for the second time at least. So small
+    /// files that are written at once get adjacent blocks.
     fn preallocation(&self, request: &NewBlocks, continues: bool) -> Option<Preallocation> {
         if request.purpose != Purpose::ReservedData {
             return None;
@@ -116,7 +119,8 @@ impl Inode {
 /// The blocks for a run.
 struct Found {
     run: Run,
-    /// The blocks that were allocated for the run; `None` if the run is in a cluster that the file already had.
+    /// The blocks that were allocated for the run; `None` if the run is in a cluster that the file
+    /// already had.
     allocated: Option<(FsBlock, u64)>,
 }
 
@@ -237,8 +241,8 @@ impl MapEdit<'_, '_, '_> {
         Ok(Ok(Mapped { run, is_new: true }))
     }
 
-    /// Returns the goal for a block of a file with a block map, if no block before it is mapped in the same block of
-    /// pointers: after the preceding block of the file, or in the inode's group.
+    /// Returns the goal for a block of a file with a block map, if no block before it is mapped in
+    /// the same block of pointers: after the preceding block of the file, or in the inode's group.
     fn preceding_block(&self, at: FileBlock) -> Result<FsBlock> {
         let volume = self.blocks.volume;
         if let Some(before) = at.0.checked_sub(1) {
@@ -257,8 +261,8 @@ fn within_volume(goal: FsBlock, blocks: &MapBlocks<'_, '_, '_>) -> FsBlock {
     goal.clamp(geometry.first_data_block, FsBlock(geometry.block_count - 1))
 }
 
-/// Finds or allocates blocks for the hole from `request.at` to `end`, which lies in one leaf. The blocks behind them
-/// may be preallocated for the file.
+/// Finds or allocates blocks for the hole from `request.at` to `end`, which lies in one leaf. The
+/// blocks behind them may be preallocated for the file.
 fn find_blocks(
     tree: &Tree<'_>,
     blocks: &mut MapBlocks<'_, '_, '_>,

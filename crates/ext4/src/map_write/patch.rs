@@ -1,5 +1,5 @@
-//! In-place changes of a few extents of one leaf that change no other node: the usual case in large trees.
-//! Not here: the choice of extents (`leaf.rs`), and all other changes (`tree.rs`).
+//! In-place changes of a few extents of one leaf that change no other node: the usual case in large
+//! trees. Not here: the choice of extents (`leaf.rs`), and all other changes (`tree.rs`).
 
 use std::ops::Range;
 
@@ -13,10 +13,11 @@ use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, NodeSearch, Part}
 use crate::ondisk::extent::RawExtentHeader;
 
 impl Tree<'_> {
-    /// Changes the extents in `range` and their neighbours by `change`, which may split, merge and mark extents, in
-    /// the leaf that contains the range's first block. Returns the result of `change`, and the end of that leaf.
-    /// Returns `None`, without a change, if the leaf is the root, or would overflow or become nearly empty. In that
-    /// case, `change` may have been called without an effect.
+    /// Changes the extents in `range` and their neighbours by `change`, which may split, merge and
+    /// mark extents, in the leaf that contains the range's first block. Returns the result of
+    /// `change`, and the end of that leaf. Returns `None`, without a change, if the leaf is the
+    /// root, or would overflow or become nearly empty. In that case, `change` may have been called
+    /// without an effect.
     pub(super) fn patch<S: NodeStore, R>(
         &self,
         store: &mut S,
@@ -83,7 +84,8 @@ impl Tree<'_> {
     }
 }
 
-/// Returns the number of entries that fit according to the node's header, at most as many as really fit.
+/// Returns the number of entries that fit according to the node's header, at most as many as really
+/// fit.
 fn room_within(bytes: &[u8]) -> usize {
     let stated = RawExtentHeader::ref_from_prefix(bytes).map_or(0, |(header, _)| header.max.get());
     usize::from(stated).min(node::room(bytes.len()))

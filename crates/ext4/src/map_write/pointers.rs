@@ -1,6 +1,6 @@
-//! In-place changes of a block map: setting pointers, which adds blocks of pointers as needed, and clearing pointers,
-//! which frees blocks of pointers that become empty.
-//! Not here: the choice of data blocks, and allocation of blocks for pointers.
+//! In-place changes of a block map: setting pointers, which adds blocks of pointers as needed, and
+//! clearing pointers, which frees blocks of pointers that become empty. Not here: the choice of
+//! data blocks, and allocation of blocks for pointers.
 //!
 //! As in `rewrite.rs`, blocks are allocated before anything is changed.
 
@@ -17,8 +17,8 @@ use crate::layout::geometry::Geometry;
 const STRUCTURE: &str = "indirect block";
 const DIRECT: u64 = indirect::DIRECT as u64;
 const POINTER_BYTES: usize = 4;
-/// The end of the blocks that pointers can refer to. Pointers have 32 bits. Only such blocks are allocated for block
-/// maps.
+/// The end of the blocks that pointers can refer to. Pointers have 32 bits. Only such blocks are
+/// allocated for block maps.
 pub(super) const POINTED_END: FsBlock = FsBlock(1 << 32);
 
 /// The error for files with block maps.
@@ -122,7 +122,8 @@ impl<'g> Pointers<'g> {
 }
 
 impl Pointers<'_> {
-    /// Returns an error on volumes with clusters, where the kernel does not support block maps either.
+    /// Returns an error on volumes with clusters, where the kernel does not support block maps
+    /// either.
     pub(super) fn check_clusters(&self) -> Result<()> {
         if self.geometry().cluster_shift > 0 {
             return Err(NO_CLUSTERS.into());
@@ -140,7 +141,8 @@ impl Pointers<'_> {
         store.read(block, location)
     }
 
-    /// Maps a run of blocks before [`POINTED_END`]. Its pointers are zero, and are all in one block or in the inode.
+    /// Maps a run of blocks before [`POINTED_END`]. Its pointers are zero, and are all in one block
+    /// or in the inode.
     pub(super) fn insert(&mut self, store: &mut impl NodeStore, run: Run) -> Result<()> {
         let Route { root, below } = Route::to(self.geometry(), run.start);
         let Some((&last, upper)) = below.split_last() else {
@@ -200,8 +202,8 @@ impl Pointers<'_> {
         Ok(allocated)
     }
 
-    /// Returns the last block of pointers in `range`, or the direct pointers, with a pointer in `range` that is not
-    /// zero.
+    /// Returns the last block of pointers in `range`, or the direct pointers, with a pointer in
+    /// `range` that is not zero.
     pub(super) fn leaf_before(
         &self,
         store: &impl NodeStore,
@@ -231,8 +233,8 @@ impl Pointers<'_> {
         Ok(None)
     }
 
-    /// Returns the blocks of pointers on the path to `at`. If one of them is missing, the error is the start of the
-    /// hole that results.
+    /// Returns the blocks of pointers on the path to `at`. If one of them is missing, the error is
+    /// the start of the hole that results.
     fn chain(
         &self,
         store: &impl NodeStore,
@@ -279,7 +281,8 @@ impl Pointers<'_> {
         Ok(runs)
     }
 
-    /// Clears the pointers of a leaf that are in `range`, and frees the blocks of pointers that become empty.
+    /// Clears the pointers of a leaf that are in `range`, and frees the blocks of pointers that
+    /// become empty.
     pub(super) fn clear(
         &mut self,
         store: &mut impl NodeStore,

@@ -1,9 +1,9 @@
-//! Rewrites of one leaf of an extent tree. Nodes that overflow are split, nodes that become empty are freed, and the
-//! entries in their parents are updated.
-//! Not here: the leaf's extents (`tree.rs`), and allocation of nodes.
+//! Rewrites of one leaf of an extent tree. Nodes that overflow are split, nodes that become empty
+//! are freed, and the entries in their parents are updated. Not here: the leaf's extents
+//! (`tree.rs`), and allocation of nodes.
 //!
-//! All changes are prepared in memory, and the blocks for new nodes are allocated, before the first node is changed.
-//! So the tree stays unchanged if there is no space.
+//! All changes are prepared in memory, and the blocks for new nodes are allocated, before the first
+//! node is changed. So the tree stays unchanged if there is no space.
 
 use base::{Error, FsBlock, Result};
 use fs::Run;
@@ -35,8 +35,9 @@ struct NodeWrite {
 }
 
 impl Tree<'_> {
-    /// Replaces the extents of the leaf at the end of `path`. The number of extents may grow by at most the number of
-    /// entries in two nodes. Errors: `NoSpace` and `FileTooLarge`; nothing is changed.
+    /// Replaces the extents of the leaf at the end of `path`. The number of extents may grow by at
+    /// most the number of entries in two nodes. Errors: `NoSpace` and `FileTooLarge`; nothing is
+    /// changed.
     pub(super) fn rewrite(
         &mut self,
         store: &mut impl NodeStore,
@@ -47,7 +48,8 @@ impl Tree<'_> {
         self.carry_out(store, rewrite)
     }
 
-    /// Does the first half of [`rewrite`](Self::rewrite): everything that can fail for lack of space.
+    /// Does the first half of [`rewrite`](Self::rewrite): everything that can fail for lack of
+    /// space.
     pub(super) fn prepare(
         &self,
         store: &mut impl NodeStore,
@@ -70,7 +72,8 @@ impl Tree<'_> {
         release_nodes(store, rewrite.draft)
     }
 
-    /// Does the second half of [`rewrite`](Self::rewrite). The tree must not have changed since the first half.
+    /// Does the second half of [`rewrite`](Self::rewrite). The tree must not have changed since the
+    /// first half.
     pub(super) fn carry_out(&mut self, store: &mut impl NodeStore, rewrite: Rewrite) -> Result<()> {
         self.apply(store, rewrite.draft, &rewrite.root)?;
         if rewrite.may_collapse { self.collapse(store) } else { Ok(()) }
@@ -124,8 +127,8 @@ impl Tree<'_> {
         Ok(NodeImage { depth: root.depth, entries: root.entries })
     }
 
-    /// Distributes entries over nodes, if they do not fit in one. At the end of the file, the first node is filled,
-    /// since files mostly grow there. Elsewhere, all nodes get the same number.
+    /// Distributes entries over nodes, if they do not fit in one. At the end of the file, the first
+    /// node is filled, since files mostly grow there. Elsewhere, all nodes get the same number.
     fn pieces(&self, entries: Vec<Entry>, at_end: bool) -> Vec<Vec<Entry>> {
         let room = room(self.node_bytes);
         let count = entries.len().div_ceil(room).max(1);
@@ -133,8 +136,8 @@ impl Tree<'_> {
         entries.chunks(most).map(<[_]>::to_vec).collect()
     }
 
-    /// Allocates a block for each piece. The first piece keeps `block`, if there is one. Returns the entries for the
-    /// parent.
+    /// Allocates a block for each piece. The first piece keeps `block`, if there is one. Returns
+    /// the entries for the parent.
     fn assign_blocks(
         &self,
         store: &mut impl NodeStore,
@@ -144,7 +147,8 @@ impl Tree<'_> {
         pieces: Vec<Vec<Entry>>,
     ) -> Result<Vec<Entry>> {
         let mut kept = block;
-        // Near the node that overflows, or if that is the root, near the first block that it refers to.
+        // Near the node that overflows, or if that is the root, near the first block that it refers
+        // to.
         let goal = match (block, pieces.first().and_then(|piece| piece.first())) {
             (Some(block), _) => block,
             (None, Some(first)) if depth > 0 => first.child(),
@@ -195,7 +199,8 @@ impl Tree<'_> {
             let range = entry.start()..root.range.end;
             let expected = Expected { depth: Some(depth), range };
             let child = match self.node(store, entry.child(), expected) {
-                // That this node cannot be read is no reason to fail, since the caller removes blocks.
+                // That this node cannot be read is no reason to fail, since the caller removes
+                // blocks.
                 Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(()),
                 child => child?,
             };

@@ -14,8 +14,9 @@ use crate::journal::Handle;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 
 impl Inode {
-    /// Splits the extent that contains `at`, if any, so that an extent begins there. Blocks for nodes are allocated
-    /// for the purpose `nodes`. Takes the credits of one call of [`map_new_blocks`](Self::map_new_blocks).
+    /// Splits the extent that contains `at`, if any, so that an extent begins there. Blocks for
+    /// nodes are allocated for the purpose `nodes`. Takes the credits of one call of
+    /// [`map_new_blocks`](Self::map_new_blocks).
     pub(crate) fn split_extent(
         &self,
         handle: &mut Handle<'_>,
@@ -28,8 +29,8 @@ impl Inode {
         })
     }
 
-    /// Splits extents at both ends of `range`, if that takes no new node. Returns whether they were split. Takes the
-    /// credits for a change of one leaf.
+    /// Splits extents at both ends of `range`, if that takes no new node. Returns whether they were
+    /// split. Takes the credits for a change of one leaf.
     pub(crate) fn split_ends_in_place(
         &self,
         handle: &mut Handle<'_>,
@@ -41,9 +42,9 @@ impl Inode {
         })
     }
 
-    /// Shifts all extents from `from` on by `by` blocks towards the start, over a hole of that size: from the
-    /// first leaf on, as far as the handle's credits reach. Returns `More` with the block to continue at. Takes no
-    /// space.
+    /// Shifts all extents from `from` on by `by` blocks towards the start, over a hole of that
+    /// size: from the first leaf on, as far as the handle's credits reach. Returns `More` with the
+    /// block to continue at. Takes no space.
     pub(crate) fn shift_left(
         &self,
         handle: &mut Handle<'_>,
@@ -75,9 +76,10 @@ impl Inode {
         })
     }
 
-    /// Shifts the extents that begin in `range` by `by` blocks towards the end, from the last leaf on, as far as the
-    /// handle's credits reach. Returns `More(end)` if the extents from the range's start to `end` are left. A hole of
-    /// `by` blocks must follow the range, and no extent may cross its start. Takes no space.
+    /// Shifts the extents that begin in `range` by `by` blocks towards the end, from the last leaf
+    /// on, as far as the handle's credits reach. Returns `More(end)` if the extents from the
+    /// range's start to `end` are left. A hole of `by` blocks must follow the range, and no extent
+    /// may cross its start. Takes no space.
     pub(crate) fn shift_right(
         &self,
         handle: &mut Handle<'_>,

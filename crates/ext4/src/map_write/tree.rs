@@ -1,6 +1,6 @@
-//! An extent tree that is being changed: the paths to its leaves, and changes of one leaf.
-//! Not here: the extents of a leaf (`leaf.rs`), nodes that overflow or become empty (`rewrite.rs`), and allocation of
-//! nodes.
+//! An extent tree that is being changed: the paths to its leaves, and changes of one leaf. Not
+//! here: the extents of a leaf (`leaf.rs`), nodes that overflow or become empty (`rewrite.rs`), and
+//! allocation of nodes.
 
 use std::ops::Range;
 
@@ -95,7 +95,8 @@ impl Tree<'_> {
         Ok(self.root()?.depth)
     }
 
-    /// Returns the path to the leaf that covers `at`, or to the first leaf if `at` is before all leaves.
+    /// Returns the path to the leaf that covers `at`, or to the first leaf if `at` is before all
+    /// leaves.
     pub(super) fn path(&self, store: &impl NodeStore, at: FileBlock) -> Result<Path> {
         let mut nodes = vec![self.root()?];
         loop {
@@ -200,8 +201,8 @@ impl Tree<'_> {
         self.rewrite(store, path, &extents)
     }
 
-    /// Marks allocated blocks in `range` as written or unwritten, up to the end of the first leaf. Returns the runs
-    /// that changed, and the end of that leaf.
+    /// Marks allocated blocks in `range` as written or unwritten, up to the end of the first leaf.
+    /// Returns the runs that changed, and the end of that leaf.
     pub(super) fn convert(
         &mut self,
         store: &mut impl NodeStore,
@@ -222,8 +223,8 @@ impl Tree<'_> {
         Ok((converted, end))
     }
 
-    /// Removes the part of `range` that is in the leaf at the end of `path` from the map. Returns the runs that were
-    /// mapped.
+    /// Removes the part of `range` that is in the leaf at the end of `path` from the map. Returns
+    /// the runs that were mapped.
     pub(super) fn remove(
         &mut self,
         store: &mut impl NodeStore,
@@ -236,8 +237,8 @@ impl Tree<'_> {
         Ok(removed)
     }
 
-    /// Splits extents at both ends of `range`, if that takes no node and the range is in one leaf. Returns whether
-    /// they were split.
+    /// Splits extents at both ends of `range`, if that takes no node and the range is in one leaf.
+    /// Returns whether they were split.
     pub(super) fn split_ends(
         &mut self,
         store: &mut impl NodeStore,
@@ -258,8 +259,8 @@ impl Tree<'_> {
         if leaf::split(&mut extents, at) { self.rewrite(store, path, &extents) } else { Ok(()) }
     }
 
-    /// Shifts the extents from `from` on, in the leaf at the end of `path`, to the blocks that `target` returns,
-    /// which keeps their order. Adds no nodes.
+    /// Shifts the extents from `from` on, in the leaf at the end of `path`, to the blocks that
+    /// `target` returns, which keeps their order. Adds no nodes.
     pub(super) fn shift(
         &mut self,
         store: &mut impl NodeStore,

@@ -1,4 +1,5 @@
-//! Tests of extent trees against a model: random changes, with nodes so small that trees become deep.
+//! Tests of extent trees against a model: random changes, with nodes so small that trees become
+//! deep.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -15,12 +15,12 @@ use crate::journal::Handle;
 use crate::layout::geometry::Geometry;
 
 impl Inode {
-    /// Unmaps `range` and frees its blocks, from its end on, as far as the handle's credits reach. Returns
-    /// `More(end)` if the blocks from the range's start to `end` are left. The caller provides
-    /// [`credits_for_unmap`](Self::credits_for_unmap), and excludes reads and writes.
+    /// Unmaps `range` and frees its blocks, from its end on, as far as the handle's credits reach.
+    /// Returns `More(end)` if the blocks from the range's start to `end` are left. The caller
+    /// provides [`credits_for_unmap`](Self::credits_for_unmap), and excludes reads and writes.
     ///
-    /// Unmapping the middle of an extent needs an entry for one more extent. Errors: `NoSpace`, if not even the
-    /// blocks that are reserved for ends of I/O are left.
+    /// Unmapping the middle of an extent needs an entry for one more extent. Errors: `NoSpace`, if
+    /// not even the blocks that are reserved for ends of I/O are left.
     pub(crate) fn unmap(
         &self,
         handle: &mut Handle<'_>,
@@ -133,8 +133,8 @@ impl MapEdit<'_, '_, '_> {
     }
 }
 
-/// Returns the file block from which on the runs, given from the last to the first, can be freed with these credits. With as
-/// many as [`FREE_CREDITS`] and one more, at least one block can.
+/// Returns the file block from which on the runs, given from the last to the first, can be freed
+/// with these credits. With as many as [`FREE_CREDITS`] and one more, at least one block can.
 fn affordable(
     geometry: &Geometry,
     runs: impl Iterator<Item = Run>,
@@ -202,8 +202,9 @@ impl Neighbours {
     }
 }
 
-/// Frees the clusters of blocks that were removed from the map, except clusters with other blocks of the file. These are in
-/// the range with these `neighbours`, in which nothing is mapped any more.
+/// Frees the clusters of blocks that were removed from the map, except clusters with other blocks
+/// of the file. These are in the range with these `neighbours`, in which nothing is mapped any
+/// more.
 fn free_runs(
     tree: &Tree<'_>,
     blocks: &mut MapBlocks<'_, '_, '_>,
@@ -249,7 +250,8 @@ mod tests {
     use super::*;
     use crate::layout::geometry::tests::plain;
 
-    /// Returns how many blocks at the end of a run from the second block of a group on can be freed.
+    /// Returns how many blocks at the end of a run from the second block of a group on can be
+    /// freed.
     fn freed(per_group: u32, length: u64, credits: u64, holds_metadata: bool) -> u64 {
         let geometry = Geometry { blocks_per_group: per_group, ..plain() };
         let block = FsBlock(geometry.first_data_block.0 + u64::from(per_group) + 1);

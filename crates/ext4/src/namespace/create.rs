@@ -56,7 +56,8 @@ impl Inode {
         })
     }
 
-    /// Creates an inode without a name, in a group near this directory. It is deleted if it is released without a name.
+    /// Creates an inode without a name, in a group near this directory. It is deleted if it is
+    /// released without a name.
     pub fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<Inode>> {
         self.check_holds_names()?;
         if new.kind == FileType::Directory {
@@ -116,7 +117,8 @@ impl Inode {
         Ok(Arc::new(Inode::new(Arc::clone(volume), record)))
     }
 
-    /// Writes the initial contents of an inode: attributes, entries of a directory, the target of a link.
+    /// Writes the initial contents of an inode: attributes, entries of a directory, the target of a
+    /// link.
     fn fill(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
@@ -139,8 +141,8 @@ impl Inode {
         }
     }
 
-    /// Frees an inode that was created in this handle and has no name. If the failed part has left changes, the inode
-    /// stays, and the error shuts the volume down. Returns the error.
+    /// Frees an inode that was created in this handle and has no name. If the failed part has left
+    /// changes, the inode stays, and the error shuts the volume down. Returns the error.
     fn undo_creation(&self, handle: &mut Handle<'_>, failed: Failed) -> Result<()> {
         if failed.left_changes {
             return Err(failed.error);
@@ -290,8 +292,8 @@ mod tests {
     use crate::ROOT_INODE;
     use crate::common::{Image, new_inode, open_for_writing};
 
-    /// Returns the error of creating an inode with `part`, which fails, and these credits; and the result of the next
-    /// change.
+    /// Returns the error of creating an inode with `part`, which fails, and these credits; and the
+    /// result of the next change.
     fn fail_creation(
         credits: u32,
         part: impl FnOnce(&Inode, &mut Handle<'_>) -> Result<()>,

@@ -1,8 +1,7 @@
-//! Deletion of inodes with a damaged map or damaged attributes. Blocks that can still be reached are freed. The rest
-//! is left to e2fsck, and the volume is marked with errors. As in the kernel, an inode that has lost its last name is
-//! deleted in spite of damage.
-//! Not here: inodes without damage, and inodes with a damaged record (`block_validity.rs`), which keep their
-//! names.
+//! Deletion of inodes with a damaged map or damaged attributes. Blocks that can still be reached
+//! are freed. The rest is left to e2fsck, and the volume is marked with errors. As in the kernel,
+//! an inode that has lost its last name is deleted in spite of damage. Not here: inodes without
+//! damage, and inodes with a damaged record (`block_validity.rs`), which keep their names.
 
 use std::ops::Range;
 
@@ -16,12 +15,14 @@ use crate::map_walk::{self, MapRoot, MapVisitor};
 
 /// Maximum number of valid leaves of one file that are examined.
 const LEAVES_MAX: usize = 1 << 16;
-/// Maximum number of blocks of one file's map that are examined. A hostile map may refer to each of them many times.
+/// Maximum number of blocks of one file's map that are examined. A hostile map may refer to each of
+/// them many times.
 const NODES_MAX: usize = 1 << 18;
 
 impl Inode {
-    /// Unmaps the reachable parts of a map in which `error` was found: each branch of its root, from its end down to
-    /// the damage. Errors: `error` itself if it is not corruption, and errors that made the volume read-only.
+    /// Unmaps the reachable parts of a map in which `error` was found: each branch of its root,
+    /// from its end down to the damage. Errors: `error` itself if it is not corruption, and errors
+    /// that made the volume read-only.
     pub(super) fn free_sound_branches(&self, error: Error) -> Result<()> {
         self.record_corruption(error)?;
         for branch in self.branches().into_iter().rev() {
@@ -40,7 +41,8 @@ impl Inode {
         self.volume().change(1, drop_reference)
     }
 
-    /// Reports corruption to the volume. Errors: any other error, and errors that made the volume read-only.
+    /// Reports corruption to the volume. Errors: any other error, and errors that made the volume
+    /// read-only.
     fn record_corruption(&self, error: Error) -> Result<()> {
         if !matches!(error, Error::Corrupt(_)) {
             return Err(error);
@@ -51,7 +53,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Returns the ranges of the file in the different leaves of its map, as far as the nodes above them are valid.
+    /// Returns the ranges of the file in the different leaves of its map, as far as the nodes above
+    /// them are valid.
     fn branches(&self) -> Vec<Range<FileBlock>> {
         let (record, volume) = (self.record(), self.volume());
         if !record.flags.contains(InodeFlags::EXTENTS) {

@@ -1,6 +1,6 @@
-//! Operations on names and their inodes: create, link, remove and rename. Each operation is one transaction. The
-//! caller holds the locks of all inodes of an operation exclusively.
-//! Not here: the blocks of directories (`dir`), and permissions.
+//! Operations on names and their inodes: create, link, remove and rename. Each operation is one
+//! transaction. The caller holds the locks of all inodes of an operation exclusively. Not here: the
+//! blocks of directories (`dir`), and permissions.
 
 mod create;
 mod damaged;

@@ -36,8 +36,8 @@ impl Inode {
         })
     }
 
-    /// Removes the name of `inode`, which is not a directory, from this directory. Without a name, the inode exists
-    /// until it is released.
+    /// Removes the name of `inode`, which is not a directory, from this directory. Without a name,
+    /// the inode exists until it is released.
     pub fn unlink(&self, name: &[u8], inode: &Arc<Inode>, time: Timestamp) -> Result<()> {
         self.check_holds_names()?;
         if is_directory(inode) {

@@ -1,5 +1,6 @@
-//! Deletion of inodes that have no name and no user, and truncation. Both may take several transactions. Until the
-//! last transaction, the inode is an orphan, so that recovery can complete the operation after a crash.
+//! Deletion of inodes that have no name and no user, and truncation. Both may take several
+//! transactions. Until the last transaction, the inode is an orphan, so that recovery can complete
+//! the operation after a crash.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,8 +42,8 @@ impl Inode {
         })
     }
 
-    /// Sets the size of a regular file. Blocks past it are freed, or with `keeps_space` kept as preallocated blocks.
-    /// The caller zeroes the rest of the block with the new end.
+    /// Sets the size of a regular file. Blocks past it are freed, or with `keeps_space` kept as
+    /// preallocated blocks. The caller zeroes the rest of the block with the new end.
     pub fn set_size(self: &Arc<Self>, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
         let volume = self.volume();
         let end = FileBlock(volume.geometry().block_size.blocks_for(size));
@@ -57,10 +58,11 @@ impl Inode {
         let truncates_inline = self.has(InodeFlags::INLINE_DATA) && size < self.size();
         let inline_truncation =
             truncates_inline.then(|| inline::Truncation::new(self, size)).transpose()?;
-        // Past the new end, there may be blocks that the old size on the disk did not include: delayed blocks, which
-        // may be allocated before they are removed, or mapped ones.
+        // Past the new end, there may be blocks that the old size on the disk did not include:
+        // delayed blocks, which may be allocated before they are removed, or mapped ones.
         let has_any = self.delayed.lock().has_from(end) || self.record().blocks > 0;
-        // In a block map, blocks past the size are never preallocated ones, and have lost their data.
+        // In a block map, blocks past the size are never preallocated ones, and have lost their
+        // data.
         let truncates = has_any && !(keeps_space && self.has(InodeFlags::EXTENTS));
         let set = |record: &mut InodeRecord| {
             record.size = size;
@@ -84,10 +86,12 @@ impl Inode {
         if truncates { self.finish_truncation() } else { Ok(()) }
     }
 
-    /// Zeroes the rest of the block with the new end of the file on the device. The cache has the zeroes, too, but may write them
-    /// only after the size is durable. Other systems would then show the old data in a file that has grown again after a power cut.
+    /// Zeroes the rest of the block with the new end of the file on the device. The cache has the
+    /// zeroes, too, but may write them only after the size is durable. Other systems would then
+    /// show the old data in a file that has grown again after a power cut.
     ///
-    /// An error is not one of the truncation: if the cache cannot write the zeroes either, the next sync reports that.
+    /// An error is not one of the truncation: if the cache cannot write the zeroes either, the next
+    /// sync reports that.
     fn zero_rest_of_block(&self, size: u64) {
         let volume = self.volume();
         let block_size = volume.geometry().block_size;
@@ -111,8 +115,9 @@ impl Inode {
         }
     }
 
-    /// Unmaps the blocks past the size, if a truncation has not done so: at the end of the truncation, or, if it
-    /// failed, before the file grows over them. There must be no delayed blocks past the size.
+    /// Unmaps the blocks past the size, if a truncation has not done so: at the end of the
+    /// truncation, or, if it failed, before the file grows over them. There must be no delayed
+    /// blocks past the size.
     pub(crate) fn finish_truncation(&self) -> Result<()> {
         if self.mapped_past_size.load(Ordering::Acquire) < FILE_BLOCKS_MAX {
             return Ok(());
@@ -138,8 +143,8 @@ impl Inode {
         let volume = self.volume();
         self.release_delayed(&range);
         let Range { start, mut end } = range;
-        // Held until the clusters are reserved again for delayed blocks that share one with the range. These must not
-        // be allocated before. The same holds for blocks of pointers.
+        // Held until the clusters are reserved again for delayed blocks that share one with the
+        // range. These must not be allocated before. The same holds for blocks of pointers.
         let mut pointers = self.shares_allocations().then(|| self.allocation_lock.lock());
         let kept = match &pointers {
             Some(pointers) => self.reserve_freed_pointers(pointers, &range)?,
@@ -162,9 +167,9 @@ impl Inode {
 }
 
 impl Volume {
-    /// Completes deletions and truncations that a crash interrupted. As in Linux, a corrupt orphan ends the list, and
-    /// is an error of the volume, which the caller stores. On a volume `with_errors`, no orphan is completed. The list
-    /// is always empty afterwards.
+    /// Completes deletions and truncations that a crash interrupted. As in Linux, a corrupt orphan
+    /// ends the list, and is an error of the volume, which the caller stores. On a volume
+    /// `with_errors`, no orphan is completed. The list is always empty afterwards.
     pub(crate) fn complete_orphans(self: &Arc<Self>, with_errors: bool) -> Result<OrphanReport> {
         let Writer { orphans, journal, .. } = self.writer()?;
         let Adopted { list, in_file, refused: mut corrupt } = orphans.adopt(self, with_errors)?;
@@ -200,8 +205,8 @@ impl Volume {
         Ok(report)
     }
 
-    /// Deletes or truncates one orphan, and counts it. Its inode is in memory only during this call. The inner error is
-    /// corruption of the orphan, which left the volume unchanged.
+    /// Deletes or truncates one orphan, and counts it. Its inode is in memory only during this
+    /// call. The inner error is corruption of the orphan, which left the volume unchanged.
     fn complete_orphan(
         self: &Arc<Self>,
         number: InodeNumber,

@@ -35,8 +35,8 @@ pub struct Named<'a> {
 }
 
 impl Inode {
-    /// Renames this inode, which has the name `from`, to `to`. `replaced` is the inode that has the name `to`, if
-    /// there is one.
+    /// Renames this inode, which has the name `from`, to `to`. `replaced` is the inode that has the
+    /// name `to`, if there is one.
     pub fn rename(
         self: &Arc<Self>,
         from: Named<'_>,

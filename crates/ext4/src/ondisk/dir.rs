@@ -1,5 +1,5 @@
-//! Layouts of directory blocks: entries, the checksum tail, the hash index. Source: kernel documentation,
-//! `filesystems/ext4/directory.rst`.
+//! Layouts of directory blocks: entries, the checksum tail, the hash index. Source: kernel
+//! documentation, `filesystems/ext4/directory.rst`.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -70,7 +70,8 @@ const _: () = assert!(size_of::<RawIndexCount>() == 8);
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawIndexEntry {
-    /// The least hash in the block below. If its lowest bit is set, entries with that hash begin in the block before.
+    /// The least hash in the block below. If its lowest bit is set, entries with that hash begin in
+    /// the block before.
     pub hash: U32,
     /// Number of a block of the directory, in the low 28 bits.
     pub block: U32,

@@ -1,5 +1,5 @@
-//! Layout of the group descriptor (kernel documentation, "Block Group Descriptors"): 32 bytes, and 32 more if the
-//! volume's descriptor size includes them.
+//! Layout of the group descriptor (kernel documentation, "Block Group Descriptors"): 32 bytes, and
+//! 32 more if the volume's descriptor size includes them.
 
 use std::mem::offset_of;
 

@@ -1,5 +1,5 @@
-//! Layout of the inode (kernel documentation, "Index Nodes"): 128 bytes, and extra fields, whose number depends on
-//! the volume's inode size and on the inode's own `extra_isize`.
+//! Layout of the inode (kernel documentation, "Index Nodes"): 128 bytes, and extra fields, whose
+//! number depends on the volume's inode size and on the inode's own `extra_isize`.
 
 use std::mem::offset_of;
 
@@ -59,7 +59,8 @@ pub struct RawInode {
     pub reserved: U16,
 }
 
-/// The fields after byte 128. The inode's own `extra_isize` is the number of their bytes that are present.
+/// The fields after byte 128. The inode's own `extra_isize` is the number of their bytes that are
+/// present.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Default, Debug)]
 #[repr(C)]
 pub struct RawInodeExtra {

@@ -1,4 +1,5 @@
-//! Layout of the multiple-mount protection block (kernel documentation, `filesystems/ext4/mmp.rst`).
+//! Layout of the multiple-mount protection block (kernel documentation,
+//! `filesystems/ext4/mmp.rst`).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

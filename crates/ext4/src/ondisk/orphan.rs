@@ -1,5 +1,5 @@
-//! Layout of the orphan file (kernel documentation, `filesystems/ext4/orphan.rst`): blocks of 32-bit inode numbers, 0
-//! for an empty slot. Each block ends with a tail.
+//! Layout of the orphan file (kernel documentation, `filesystems/ext4/orphan.rst`): blocks of
+//! 32-bit inode numbers, 0 for an empty slot. Each block ends with a tail.
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,4 +1,5 @@
-//! Layout of the superblock: 1024 bytes at byte 1024 of the volume (kernel documentation, "Super Block").
+//! Layout of the superblock: 1024 bytes at byte 1024 of the volume (kernel documentation, "Super
+//! Block").
 
 use std::mem::offset_of;
 

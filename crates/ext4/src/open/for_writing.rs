@@ -1,5 +1,5 @@
-//! The opening of a volume for writing: protection against other hosts, the replay of its log, and its marks.
-//! Not here: the completion of orphans (`namespace/release.rs`).
+//! The opening of a volume for writing: protection against other hosts, the replay of its log, and
+//! its marks. Not here: the completion of orphans (`namespace/release.rs`).
 
 use std::sync::Arc;
 
@@ -26,11 +26,12 @@ use crate::volume::probe::Probed;
 use crate::volume::writer::Writer;
 
 impl Volume {
-    /// Opens the volume on `device` for reading and writing, and replays its journal in place. A volume with features
-    /// whose writing is not supported is refused; the error names them.
+    /// Opens the volume on `device` for reading and writing, and replays its journal in place. A
+    /// volume with features whose writing is not supported is refused; the error names them.
     ///
-    /// If the volume has multiple-mount protection and was not closed, waits up to some minutes (22 s by default).
-    /// Errors: `Interrupted` if `wait_callback` ends the wait, [`Error::InUse`] if another host writes the volume.
+    /// If the volume has multiple-mount protection and was not closed, waits up to some minutes (22
+    /// s by default). Errors: `Interrupted` if `wait_callback` ends the wait, [`Error::InUse`] if
+    /// another host writes the volume.
     pub fn open_for_writing(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -75,14 +76,16 @@ impl Volume {
                 let _ = volume.writer()?.mmp.set(mmp);
             }
             Err(_) => {
-                // The caller gets the error of the open. If the release fails, the next open only has to wait.
+                // The caller gets the error of the open. If the release fails, the next open only
+                // has to wait.
                 let _ = mmp.finish();
             }
         }
         opened
     }
 
-    /// Returns the volume without recovery, to check it before anything is written. Another host may be writing it.
+    /// Returns the volume without recovery, to check it before anything is written. Another host
+    /// may be writing it.
     fn probe_unrecovered(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -102,7 +105,8 @@ impl Volume {
         }
     }
 
-    /// Opens the volume for writing, after multiple-mount protection, if any, has excluded other hosts.
+    /// Opens the volume for writing, after multiple-mount protection, if any, has excluded other
+    /// hosts.
     fn open_exclusively(
         latch: Arc<LatchDevice>,
         cache: &Arc<PageCache>,
@@ -174,7 +178,8 @@ impl Volume {
         let volume = Arc::new(volume);
         volume.complete_orphans(with_errors)?;
         volume.writer()?.journal.store_errors()?;
-        // Errors found up to here are recorded, but the policy does not apply to them: they do not prevent the open.
+        // Errors found up to here are recorded, but the policy does not apply to them: they do not
+        // prevent the open.
         let policy = options
             .errors
             .or(defaults.errors)
@@ -183,8 +188,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Replays the log, if the volume has one, and prepares it for writing. Returns the log, and the last corruption that
-    /// the replay of fast commits found.
+    /// Replays the log, if the volume has one, and prepares it for writing. Returns the log, and
+    /// the last corruption that the replay of fast commits found.
     fn begin_log(
         self: &Arc<Self>,
         cache: &Arc<PageCache>,
@@ -226,16 +231,17 @@ impl Volume {
         }
         let changes = recovery::fast_commit_changes(self.device(), cache, &commits)?;
         let failure = changes.failure;
-        // The changes of all fast commits become one transaction with their number. Until it is durable, a recovery
-        // finds the fast commits again; afterwards it never does.
+        // The changes of all fast commits become one transaction with their number. Until it is
+        // durable, a recovery finds the fast commits again; afterwards it never does.
         let mut log = LogWriter::begin(journal, replayed.end, features, true)?;
         let changes: Vec<(FsBlock, BlockContents)> = changes
             .blocks
             .into_iter()
             .map(|(block, bytes)| (FsBlock(block), Vec::from(bytes).into()))
             .collect();
-        // The log is empty, so this transaction may be larger than an ordinary one. Linux writes no transaction of more than
-        // a quarter of the journal without its fast commits, but its recovery reads a transaction of any length.
+        // The log is empty, so this transaction may be larger than an ordinary one. Linux writes no
+        // transaction of more than a quarter of the journal without its fast commits, but its
+        // recovery reads a transaction of any length.
         if !log.has_room(changes.len(), 0) {
             let operation = "fast commits that change more than a transaction can hold";
             return Err(Unsupported::Operation(operation).into());
@@ -256,8 +262,8 @@ impl Volume {
     }
 }
 
-/// Returns the features of a log that is about to be written, as the kernel sets them: block checksums if the volume
-/// has metadata checksums, block numbers of 64 bits, and revokes.
+/// Returns the features of a log that is about to be written, as the kernel sets them: block
+/// checksums if the volume has metadata checksums, block numbers of 64 bits, and revokes.
 fn journal_features(now: JournalFeatures, volume: &Features) -> JournalFeatures {
     JournalFeatures {
         checksum_v1: false,

@@ -20,8 +20,9 @@ use crate::volume::options::OpenOptions;
 use crate::volume::probe::Probed;
 
 impl Volume {
-    /// Opens the volume on `device`, with the changes in its journal. The device is not written. Metadata is cached in
-    /// `cache`. If the first superblock is damaged, a copy of it is searched for.
+    /// Opens the volume on `device`, with the changes in its journal. The device is not written.
+    /// Metadata is cached in `cache`. If the first superblock is damaged, a copy of it is searched
+    /// for.
     pub fn open(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -42,7 +43,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Opens the volume by its first superblock, or if that is damaged, by a reconstruction or a copy of it.
+    /// Opens the volume by its first superblock, or if that is damaged, by a reconstruction or a
+    /// copy of it.
     fn open_by_first(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -60,8 +62,8 @@ impl Volume {
         }
     }
 
-    /// Opens a volume whose first superblock has `error`. Uses a reconstruction of the superblock if a power cut has
-    /// torn it, or else a copy of it.
+    /// Opens a volume whose first superblock has `error`. Uses a reconstruction of the superblock
+    /// if a power cut has torn it, or else a copy of it.
     fn open_damaged(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -103,8 +105,8 @@ impl Volume {
         Some(SuperblockCopy { reason: Some(error.clone()), ..copies.swap_remove(best) })
     }
 
-    /// Returns the error for an attempt to write a volume whose first superblock has `error`. It names a copy of the
-    /// superblock if there is one.
+    /// Returns the error for an attempt to write a volume whose first superblock has `error`. It
+    /// names a copy of the superblock if there is one.
     pub(crate) fn refusal_for_copy(
         device: &SharedDevice,
         cache: &Arc<PageCache>,
@@ -115,7 +117,8 @@ impl Volume {
         Unsupported::DamagedSuperblock { copy: copy.block, block_size }.into()
     }
 
-    /// Returns whether the first superblock of `device` is damaged or missing, and `device` has a copy of it.
+    /// Returns whether the first superblock of `device` is damaged or missing, and `device` has a
+    /// copy of it.
     pub fn has_copy(device: &SharedDevice, cache: &Arc<PageCache>) -> bool {
         match Superblock::read(device) {
             Ok(_) => false,

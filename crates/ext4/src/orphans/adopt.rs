@@ -40,7 +40,8 @@ impl Listed {
 }
 
 impl OrphanSet {
-    /// Creates the set of a volume, without the existing orphans, which [`adopt`](Self::adopt) adds.
+    /// Creates the set of a volume, without the existing orphans, which [`adopt`](Self::adopt)
+    /// adds.
     pub(crate) fn open(volume: &Arc<Volume>) -> Result<Self> {
         let mut inner = Inner::default();
         if volume.superblock().has(Feature::OrphanFile) {
@@ -55,7 +56,8 @@ impl OrphanSet {
         Ok(Self::new(inner))
     }
 
-    /// [`open`](Self::open) for recovery: without an orphan file that is marked as empty, or that cannot be read.
+    /// [`open`](Self::open) for recovery: without an orphan file that is marked as empty, or that
+    /// cannot be read.
     pub(crate) fn open_for_recovery(volume: &Arc<Volume>) -> Result<Self> {
         if !volume.superblock().has(Feature::OrphanPresent) {
             return Ok(Self::new(Inner::default()));
@@ -66,9 +68,9 @@ impl OrphanSet {
         }
     }
 
-    /// Adds the orphans that the volume had when it was opened, from the list and from the file. An entry that is not a
-    /// valid orphan is not added: in the list, it ends the list; in the file, it keeps its slot. On a volume
-    /// `with_errors`, adds none.
+    /// Adds the orphans that the volume had when it was opened, from the list and from the file. An
+    /// entry that is not a valid orphan is not added: in the list, it ends the list; in the file,
+    /// it keeps its slot. On a volume `with_errors`, adds none.
     pub(crate) fn adopt(&self, volume: &Arc<Volume>, with_errors: bool) -> Result<Adopted> {
         let mut inner = self.inner.lock();
         let found = std::mem::take(&mut inner.found);
@@ -103,8 +105,8 @@ impl OrphanSet {
         Ok(adopted)
     }
 
-    /// Reads the inode of an adopted orphan. Errors: as in [`found::validate`], since on a corrupt volume the deletion
-    /// of another orphan may have freed it.
+    /// Reads the inode of an adopted orphan. Errors: as in [`found::validate`], since on a corrupt
+    /// volume the deletion of another orphan may have freed it.
     pub(crate) fn read_adopted(
         &self,
         volume: &Arc<Volume>,
@@ -119,8 +121,8 @@ impl OrphanSet {
         Ok(Arc::new(inode))
     }
 
-    /// Restores the state of an orphan in an inode that was just read again. Such an inode was evicted after blocks
-    /// past its size could not be written or freed.
+    /// Restores the state of an orphan in an inode that was just read again. Such an inode was
+    /// evicted after blocks past its size could not be written or freed.
     pub(crate) fn restore_orphan(&self, mut inode: Inode) -> Inode {
         let mut inner = self.inner.lock();
         if inner.position(inode.number()).is_none() {

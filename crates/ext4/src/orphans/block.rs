@@ -20,8 +20,8 @@ pub(crate) struct OrphanBlock {
 }
 
 impl OrphanBlock {
-    /// Returns a block of the file after its verification. `seed` is the checksum seed of the file's inode, or `None` on a
-    /// volume without checksums.
+    /// Returns a block of the file after its verification. `seed` is the checksum seed of the
+    /// file's inode, or `None` on a volume without checksums.
     pub(super) fn new(
         buffer: MetadataBuffer,
         seed: Option<u32>,
@@ -37,7 +37,8 @@ impl OrphanBlock {
         self.buffer.block()
     }
 
-    /// Returns the checksum that the block stores, which has no meaning on a volume without checksums.
+    /// Returns the checksum that the block stores, which has no meaning on a volume without
+    /// checksums.
     pub(crate) fn stored_checksum(&self) -> u32 {
         let tail = RawOrphanTail::ref_from_suffix(&self.buffer);
         tail.map_or(0, |(_, tail)| tail.checksum.get())
@@ -73,8 +74,8 @@ fn verify(bytes: &[u8], block: FsBlock, seed: Option<u32>, location: Location) -
     }
 }
 
-/// Changes the slots in a block, as bytes, and updates its checksum. `seed` is the checksum seed of the file's inode,
-/// or `None` on a volume without checksums.
+/// Changes the slots in a block, as bytes, and updates its checksum. `seed` is the checksum seed of
+/// the file's inode, or `None` on a volume without checksums.
 pub(crate) fn edit(
     bytes: &mut [u8],
     block: FsBlock,

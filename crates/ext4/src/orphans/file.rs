@@ -7,12 +7,12 @@ use base::{Error, FileBlock, Location, Problem, Result};
 use crate::inode::Inode;
 use crate::orphans::block::{BLOCK, ORPHAN_FILE, OrphanBlock};
 
-/// The maximum size of the orphan file, in bytes: 512 blocks of 64 KiB, the largest file that e2fsprogs creates by
-/// default.
+/// The maximum size of the orphan file, in bytes: 512 blocks of 64 KiB, the largest file that
+/// e2fsprogs creates by default.
 const BYTES_MAX: u64 = 32 << 20;
 
-/// Returns the blocks of the file, in order. Each is verified, or an error. A block that the file has twice is an
-/// error, too: otherwise a small hostile image could have millions of orphans.
+/// Returns the blocks of the file, in order. Each is verified, or an error. A block that the file
+/// has twice is an error, too: otherwise a small hostile image could have millions of orphans.
 pub(crate) fn blocks(file: &Inode) -> Result<impl Iterator<Item = Result<OrphanBlock>>> {
     let (found, max) = (file.size(), BYTES_MAX);
     if found > max {

@@ -1,8 +1,8 @@
 //! The orphans of a volume that is being opened: their search, and the same validation as in Linux.
 //! Not here: deleting and truncating them (`namespace/release.rs`).
 //!
-//! A corrupt orphan ends the list. The orphans after it cannot be found any more, and the list is emptied. e2fsck
-//! finds them.
+//! A corrupt orphan ends the list. The orphans after it cannot be found any more, and the list is
+//! emptied. e2fsck finds them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub(crate) const ORPHAN_LIST: &str = "orphan list";
 /// The maximum number of errors that are kept. A hostile orphan file may have millions.
 const ERRORS_MAX: usize = 16;
 
-/// Errors of entries that cannot be orphans, and of orphans whose deletion or truncation cannot be completed.
+/// Errors of entries that cannot be orphans, and of orphans whose deletion or truncation cannot be
+/// completed.
 #[derive(Default)]
 pub(crate) struct OrphanErrors {
     /// The first errors.
@@ -41,8 +42,8 @@ impl OrphanErrors {
 /// The orphan list of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct FoundList {
-    /// The numbers of the orphans, in the order of the list. Inodes would take far more memory, and a hostile volume can
-    /// have millions of orphans.
+    /// The numbers of the orphans, in the order of the list. Inodes would take far more memory, and
+    /// a hostile volume can have millions of orphans.
     pub orphans: Vec<InodeNumber>,
     /// The corruption that ends the list, if any.
     pub corruption: Option<Error>,
@@ -64,8 +65,8 @@ impl FoundList {
             };
             let record = inode.record();
             if !known.insert(number) {
-                // As in Linux, an inode to truncate ends the list if it occurs again. An inode to delete would not be
-                // in use any more, so its second occurrence is corruption.
+                // As in Linux, an inode to truncate ends the list if it occurs again. An inode to
+                // delete would not be in use any more, so its second occurrence is corruption.
                 if record.links == 0 {
                     list.corruption = Some(fault(ORPHAN_LIST, number, Problem::Cycle));
                 }
@@ -79,8 +80,9 @@ impl FoundList {
     }
 }
 
-/// Returns the inode that `structure` lists as an orphan. Errors: `Corrupt` if it cannot be an orphan. An orphan is in
-/// use, neither reserved nor special, and has a valid map root. If it has names, its type can be truncated.
+/// Returns the inode that `structure` lists as an orphan. Errors: `Corrupt` if it cannot be an
+/// orphan. An orphan is in use, neither reserved nor special, and has a valid map root. If it has
+/// names, its type can be truncated.
 pub(crate) fn validate(
     volume: &Arc<Volume>,
     number: InodeNumber,
@@ -117,7 +119,8 @@ fn fault(structure: &'static str, number: InodeNumber, problem: Problem) -> Erro
     Error::corrupt(structure, Location::inode(number), problem)
 }
 
-/// Returns whether the volume's superblock records errors. Linux does not trust the orphans of such a volume.
+/// Returns whether the volume's superblock records errors. Linux does not trust the orphans of such
+/// a volume.
 pub(crate) fn has_errors(core: &Core) -> bool {
     core.superblock().raw().state.get() & STATE_ERRORS != 0
 }

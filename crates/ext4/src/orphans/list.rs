@@ -1,5 +1,5 @@
-//! The orphan list in memory, in which the neighbours of an inode are found without a walk. Not here: the list on
-//! disk (`orphans/write.rs`).
+//! The orphan list in memory, in which the neighbours of an inode are found without a walk. Not
+//! here: the list on disk (`orphans/write.rs`).
 
 use std::collections::HashMap;
 

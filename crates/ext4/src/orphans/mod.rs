@@ -1,7 +1,8 @@
 //! Orphans: inodes whose deletion or truncation a crash may interrupt.
 //!
-//! On the disk, they are in the superblock's list ([`list`]) and in the orphan file ([`file`]). In memory, they are a [`set`]. [`write`] adds and
-//! removes them. [`found`] finds and validates the orphans of a volume that is being opened, and [`adopt`] adds them.
+//! On the disk, they are in the superblock's list ([`list`]) and in the orphan file ([`file`]). In
+//! memory, they are a [`set`]. [`write`] adds and removes them. [`found`] finds and validates the
+//! orphans of a volume that is being opened, and [`adopt`] adds them.
 
 pub(crate) mod adopt;
 pub(crate) mod block;

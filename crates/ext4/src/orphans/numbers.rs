@@ -1,4 +1,5 @@
-//! The numbers of the orphans of a volume, for those who allocate inodes. Not here: the orphans (`write.rs`).
+//! The numbers of the orphans of a volume, for those who allocate inodes. Not here: the orphans
+//! (`write.rs`).
 
 use std::collections::HashSet;
 

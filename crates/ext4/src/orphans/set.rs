@@ -1,7 +1,8 @@
-//! The set of orphans of a volume that is open for writing: inodes whose deletion or truncation has begun, that have
-//! no name yet, or that have written blocks past the size on the disk. After a crash, recovery completes their deletion
-//! or truncation. They are stored in the orphan file, or else in a list that begins in the superblock.
-//! Not here: changes of the set (`write.rs`), and the orphans of a volume that is being opened (`adopt.rs`).
+//! The set of orphans of a volume that is open for writing: inodes whose deletion or truncation has
+//! begun, that have no name yet, or that have written blocks past the size on the disk. After a
+//! crash, recovery completes their deletion or truncation. They are stored in the orphan file, or
+//! else in a list that begins in the superblock. Not here: changes of the set (`write.rs`), and the
+//! orphans of a volume that is being opened (`adopt.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ pub(super) struct Inner {
     /// The orphans in the file.
     pub(super) in_file: HashMap<InodeNumber, Slot>,
     pub(super) file: Option<OrphanFile>,
-    /// The used slots of the file when the volume was opened, until [`OrphanSet::adopt`] takes them.
+    /// The used slots of the file when the volume was opened, until [`OrphanSet::adopt`] takes
+    /// them.
     pub(super) found: Vec<(Slot, InodeNumber)>,
     /// The error for which the file is not used, until the orphans are adopted.
     pub(super) failure: Option<Error>,
@@ -40,8 +42,8 @@ pub(super) struct Inner {
 /// An orphan in the list. It does not refer to the inode, which would keep the volume in memory.
 #[derive(Default)]
 pub(super) struct Listed {
-    /// The record that the orphan's inode in memory has, too. `None` if the orphan was adopted, and no inode of it has
-    /// been in memory since.
+    /// The record that the orphan's inode in memory has, too. `None` if the orphan was adopted, and
+    /// no inode of it has been in memory since.
     pub(super) record: Option<Arc<RecordLock>>,
 }
 
@@ -66,7 +68,8 @@ impl Listed {
     }
 }
 
-/// A slot in the orphan file, which has at most 32 MiB. The smaller this is, the less memory millions of orphans take.
+/// A slot in the orphan file, which has at most 32 MiB. The smaller this is, the less memory
+/// millions of orphans take.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub(super) block: u32,
@@ -95,7 +98,8 @@ impl OrphanSet {
         Self { inner: RankedMutex::new(ranks::ORPHANS, inner), numbers: Arc::default() }
     }
 
-    /// Removes the orphans in `adopted` that are still in the list. The caller clears the list in the superblock.
+    /// Removes the orphans in `adopted` that are still in the list. The caller clears the list in
+    /// the superblock.
     pub(crate) fn clear_list(&self, adopted: &[InodeNumber]) {
         let mut inner = self.inner.lock();
         for &number in adopted {

@@ -10,8 +10,8 @@ use crate::journal::Handle;
 use crate::orphans::set::{Inner, Listed, OrphanFile, Position};
 use crate::volume::Volume;
 
-/// The maximum number of blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::update_orphan`]
-/// change: two inodes and the superblock.
+/// The maximum number of blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or
+/// [`Volume::update_orphan`] change: two inodes and the superblock.
 pub(crate) const ORPHAN_CREDITS: u32 = 3;
 
 impl Volume {
@@ -25,8 +25,9 @@ impl Volume {
         self.remove_from(&mut self.writer()?.orphans.inner.lock(), handle, inode)
     }
 
-    /// Adds an inode to the orphans if it has no names, or mapped blocks past its size. Removes it otherwise. The
-    /// caller calls this after a change of the inode's names, size or map, with the handle of that change.
+    /// Adds an inode to the orphans if it has no names, or mapped blocks past its size. Removes it
+    /// otherwise. The caller calls this after a change of the inode's names, size or map, with the
+    /// handle of that change.
     pub(crate) fn update_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         // A thread that changes the inode concurrently calls this function after its change.
         let inner = &mut *self.writer()?.orphans.inner.lock();

@@ -1,9 +1,9 @@
 //! Opening of a volume through a copy of its superblock, read-only. Not here: finding the copy.
 //!
-//! A copy is as old as the last change of the volume's geometry. It has no flag for recovery, no orphans and no
-//! recorded errors, and its descriptors have old counts of free blocks. As in e2fsck, the journal's own
-//! superblock shows whether the log has transactions. They usually contain the volume's superblock, too. After their
-//! replay, the volume is opened as usual.
+//! A copy is as old as the last change of the volume's geometry. It has no flag for recovery, no
+//! orphans and no recorded errors, and its descriptors have old counts of free blocks. As in
+//! e2fsck, the journal's own superblock shows whether the log has transactions. They usually
+//! contain the volume's superblock, too. After their replay, the volume is opened as usual.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::volume::options::OpenOptions;
 use crate::volume::probe::Probed;
 
 impl Volume {
-    /// Opens the volume through `copy`, and replays its journal. If the journal cannot be replayed, opens the volume
-    /// without it.
+    /// Opens the volume through `copy`, and replays its journal. If the journal cannot be replayed,
+    /// opens the volume without it.
     pub(crate) fn open_by_copy(
         device: SharedDevice,
         cache: &Arc<PageCache>,

@@ -1,5 +1,5 @@
-//! Location of a volume's journal: in an inode, in the superblock's copy of that inode's block map, or on an external
-//! device. Not here: the contents of the journal.
+//! Location of a volume's journal: in an inode, in the superblock's copy of that inode's block map,
+//! or on an external device. Not here: the contents of the journal.
 
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ const STRUCTURE: &str = "journal";
 const JOURNAL_INODE: InodeNumber = InodeNumber(8);
 
 impl Volume {
-    /// Returns the volume's journal, if it has one. `journal_device` is the device of an external journal.
+    /// Returns the volume's journal, if it has one. `journal_device` is the device of an external
+    /// journal.
     pub fn journal(
         self: &Arc<Self>,
         journal_device: Option<&SharedDevice>,
@@ -57,8 +58,9 @@ impl Volume {
 }
 
 impl Volume {
-    /// Returns an error if the inode `number`, which the superblock names as the journal, has another use. The superblock's copy of
-    /// the journal's map is not used then: Linux does not mount such a volume.
+    /// Returns an error if the inode `number`, which the superblock names as the journal, has
+    /// another use. The superblock's copy of the journal's map is not used then: Linux does not
+    /// mount such a volume.
     fn check_journal_number(&self, number: InodeNumber) -> Result<()> {
         let named = self.superblock().inodes;
         let others = [named.user_quota, named.group_quota, named.project_quota, named.orphan_file];
@@ -130,7 +132,8 @@ fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
     Ok(runs)
 }
 
-/// Opens the journal on `device`. Errors: `Corrupt` if its UUID is not the one in the volume's superblock.
+/// Opens the journal on `device`. Errors: `Corrupt` if its UUID is not the one in the volume's
+/// superblock.
 fn open_external(volume: &Core, device: &SharedDevice) -> Result<Journal> {
     const STRUCTURE: &str = "superblock of the journal device";
     let location = Location::byte(SUPERBLOCK_OFFSET.0);

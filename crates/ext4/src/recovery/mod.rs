@@ -1,6 +1,6 @@
-//! Recovery of a volume that was not unmounted, in an overlay: the device is not written. The ordinary writer
-//! (`scratch.rs`) replays fast commits, and deletes and truncates orphans, with any features of the volume.
-//! Not here: reading logs (`jbd2`) and fast commits (`fast_commit`).
+//! Recovery of a volume that was not unmounted, in an overlay: the device is not written. The
+//! ordinary writer (`scratch.rs`) replays fast commits, and deletes and truncates orphans, with any
+//! features of the volume. Not here: reading logs (`jbd2`) and fast commits (`fast_commit`).
 
 mod copy;
 mod locate;
@@ -28,14 +28,14 @@ use crate::volume::Volume;
 use crate::volume::probe::{Probed, Unrecovered};
 use crate::volume::report::{OrphanReport, RecoveryReport};
 
-/// The maximum size of a journal's log in memory, in bytes. A log can be longer. But its blocks can be holes in the
-/// image file, so its length alone does not justify more memory.
+/// The maximum size of a journal's log in memory, in bytes. A log can be longer. But its blocks can
+/// be holes in the image file, so its length alone does not justify more memory.
 const LOG_BYTES_MAX: u64 = 4 << 30;
-/// The maximum memory of a recovery in addition to the journal's blocks, in bytes: for the changes of fast commits and
-/// orphans, and for the superblock.
+/// The maximum memory of a recovery in addition to the journal's blocks, in bytes: for the changes
+/// of fast commits and orphans, and for the superblock.
 const EXTRA_BYTES_MAX: u64 = 2 * scratch::BYTES_MAX + (1 << 20);
-/// The maximum number of changes for orphans. On a hostile volume many orphans can share their maps, so the volume's
-/// size is no bound.
+/// The maximum number of changes for orphans. On a hostile volume many orphans can share their
+/// maps, so the volume's size is no bound.
 const ORPHAN_CHANGES_MAX: u64 = 1 << 19;
 /// The maximum number of changes for fast commits, in addition to those for each tag.
 const FAST_COMMIT_CHANGES_MAX: u64 = 1 << 18;
@@ -43,8 +43,8 @@ const FAST_COMMIT_CHANGES_MAX: u64 = 1 << 18;
 const CHANGES_PER_TAG: u64 = 16;
 
 impl Unrecovered {
-    /// Replays the journal and completes the orphans in memory. Returns the recovered volume, whose metadata is cached
-    /// in `cache`.
+    /// Replays the journal and completes the orphans in memory. Returns the recovered volume, whose
+    /// metadata is cached in `cache`.
     pub fn recover(
         self,
         cache: &Arc<PageCache>,
@@ -70,7 +70,8 @@ impl Unrecovered {
         if !journal.blocks().is_external() {
             journal.mark_empty(log.end, &device)?;
         }
-        // Fast commits follow the last transaction of the log. If the log is damaged, this transaction is unknown.
+        // Fast commits follow the last transaction of the log. If the log is damaged, this
+        // transaction is unknown.
         let commits = if journal.superblock().start.is_some() && log.damage.is_none() {
             fast_commit::read_commits(&journal, log.end)?
         } else {
@@ -95,7 +96,8 @@ impl Unrecovered {
     }
 }
 
-/// Creates an overlay over `base` with space for the blocks of `journal` and of the rest of the recovery.
+/// Creates an overlay over `base` with space for the blocks of `journal` and of the rest of the
+/// recovery.
 fn overlay(base: &SharedDevice, journal: &Journal, block_size: BlockSize) -> Arc<OverlayDevice> {
     let bytes = (u64::from(journal.blocks().count()) << block_size.shift()).min(LOG_BYTES_MAX);
     Arc::new(OverlayDevice::new(Arc::clone(base), block_size, bytes + EXTRA_BYTES_MAX))
@@ -109,8 +111,8 @@ pub(crate) struct FastCommitChanges {
     pub failure: Option<Error>,
 }
 
-/// Returns the changes that fast commits make on `device`. The log before the fast commits has already been replayed to
-/// `device`.
+/// Returns the changes that fast commits make on `device`. The log before the fast commits has
+/// already been replayed to `device`.
 pub(crate) fn fast_commit_changes(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -128,17 +130,19 @@ pub(crate) fn fast_commit_changes(
     Ok(FastCommitChanges { blocks, failure })
 }
 
-/// Returns the maximum number of changes that the replay of `commits` may make. Marking of blocks is not counted.
+/// Returns the maximum number of changes that the replay of `commits` may make. Marking of blocks
+/// is not counted.
 fn changes_max(commits: &[Vec<Change>]) -> u64 {
     FAST_COMMIT_CHANGES_MAX + commits.iter().map(Vec::len).sum::<usize>() as u64 * CHANGES_PER_TAG
 }
 
-/// Deletes and truncates orphans. Leaves them unchanged on a volume with errors (`with_errors`), and if their changes
-/// cannot be made. An error does not fail the recovery, since the volume can be read nevertheless: it is returned in
-/// the report.
+/// Deletes and truncates orphans. Leaves them unchanged on a volume with errors (`with_errors`),
+/// and if their changes cannot be made. An error does not fail the recovery, since the volume can
+/// be read nevertheless: it is returned in the report.
 ///
-/// An error after a change of one orphan leaves all of them unchanged. No reader needs the others: they have no names,
-/// or blocks that are past the end of the file. Only the counts of free space are smaller.
+/// An error after a change of one orphan leaves all of them unchanged. No reader needs the others:
+/// they have no names, or blocks that are past the end of the file. Only the counts of free space
+/// are smaller.
 fn complete_orphans(
     overlay: &Arc<OverlayDevice>,
     cache: &Arc<PageCache>,
@@ -168,8 +172,8 @@ fn complete_orphans(
     Ok(report)
 }
 
-/// Marks the volume as recovered. Stores the free counts of all groups, and `errors` if the superblock has fewer. If
-/// `has_no_orphans`, also marks the orphan file as empty.
+/// Marks the volume as recovered. Stores the free counts of all groups, and `errors` if the
+/// superblock has fewer. If `has_no_orphans`, also marks the orphan file as empty.
 fn finish(
     device: &SharedDevice,
     cache: &Arc<PageCache>,

@@ -1,5 +1,6 @@
-//! Changes that recovery makes with the ordinary writer. They are made on an overlay over the volume, and returned as
-//! whole blocks, so that the caller can apply all of them or none. Not here: the changes themselves.
+//! Changes that recovery makes with the ordinary writer. They are made on an overlay over the
+//! volume, and returned as whole blocks, so that the caller can apply all of them or none. Not
+//! here: the changes themselves.
 
 use std::sync::Arc;
 
@@ -28,8 +29,9 @@ pub(super) struct Limits {
     pub bytes: u64,
 }
 
-/// Calls `work` with the volume on `device`, which `work` can change within `limits`, with any features. Returns the
-/// result of `work` and the changed blocks. Does not write to `device`. Errors: `Unsupported` if a limit is exceeded.
+/// Calls `work` with the volume on `device`, which `work` can change within `limits`, with any
+/// features. Returns the result of `work` and the changed blocks. Does not write to `device`.
+/// Errors: `Unsupported` if a limit is exceeded.
 pub(super) fn change<R>(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -49,7 +51,8 @@ pub(super) fn change<R>(
     match work(&volume).and_then(commit) {
         Ok(result) => {
             let mut blocks = layer.take_blocks();
-            // A freed block may now belong to another file by a fast commit. Its data must not be overwritten.
+            // A freed block may now belong to another file by a fast commit. Its data must not be
+            // overwritten.
             for freed in volume.writer()?.journal.take_freed() {
                 blocks.remove(&freed.0);
             }
@@ -62,8 +65,8 @@ pub(super) fn change<R>(
     }
 }
 
-/// Returns the state for at most `changes_max` changes of `volume`: without a log, a thread, and an error policy. `latch` is
-/// the volume's device, and `before` the volume without these changes.
+/// Returns the state for at most `changes_max` changes of `volume`: without a log, a thread, and an
+/// error policy. `latch` is the volume's device, and `before` the volume without these changes.
 pub(crate) fn writer(
     volume: &Arc<Volume>,
     before: &Arc<Volume>,
@@ -99,7 +102,8 @@ mod tests {
 
     const LIMITS: Limits = Limits { changes: 3, bytes: 1024 };
 
-    /// Changes the root inode `count` times. Returns the changed blocks, and whether the device is unchanged.
+    /// Changes the root inode `count` times. Returns the changed blocks, and whether the device is
+    /// unchanged.
     fn change_root(count: u16, limits: Limits) -> (Result<OverlayBlocks>, bool) {
         let image = Image::make(8, &["-t", "ext4", "-b", "1024", "-O", "quota", "-J", "size=1"]);
         let memory = Arc::new(MemoryDevice::new(image.bytes()));

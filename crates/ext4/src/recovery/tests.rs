@@ -22,8 +22,8 @@ fn volume() -> Image {
     Image::make(7, &[&options[..], &["^metadata_csum,^resize_inode"]].concat())
 }
 
-/// Returns the bytes of a device of 8 MiB with the volume of `image`, whose log has these blocks, and a block behind the
-/// volume.
+/// Returns the bytes of a device of 8 MiB with the volume of `image`, whose log has these blocks,
+/// and a block behind the volume.
 fn with_log(image: &Image, blocks: &[(usize, Vec<u8>)]) -> Vec<u8> {
     let mut numbers: Vec<String> = blocks.iter().map(|(number, _)| number.to_string()).collect();
     numbers.push(REPLACED.to_string());
@@ -44,8 +44,8 @@ fn with_log(image: &Image, blocks: &[(usize, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// Opens the volume read-only, and for writing. Returns whether the block behind its old end was replayed, and its number
-/// of blocks.
+/// Opens the volume read-only, and for writing. Returns whether the block behind its old end was
+/// replayed, and its number of blocks.
 fn recover(image: &Image, bytes: Vec<u8>) -> [(bool, u64); 2] {
     let device = Arc::new(MemoryDevice::new(bytes));
     let in_memory = common::open_device(device.clone() as SharedDevice).unwrap();
@@ -93,8 +93,8 @@ fn a_journal_in_too_many_pieces_is_not_written() {
     const POINTERS: usize = BLOCK / 4;
     const GROUP: u32 = 32_768;
     let image = Image::make(5 << 10, &["-t", "ext3", "-b", "4096", "-J", "size=4", "-N", "2048"]);
-    // Behind the journal's end, a tree of two levels with 2^20 runs: the blocks of all groups but the first ones, in
-    // descending order, without the metadata at the start of each group.
+    // Behind the journal's end, a tree of two levels with 2^20 runs: the blocks of all groups but
+    // the first ones, in descending order, without the metadata at the start of each group.
     let (root, leaves) = (3 * GROUP - 1, 2 * GROUP + 5000);
     let blocks = (4..39).flat_map(|group| group * GROUP + 2000..(group + 1) * GROUP).rev();
     let blocks: Vec<u32> = blocks.take(POINTERS * POINTERS).collect();

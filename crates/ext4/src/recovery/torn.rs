@@ -1,19 +1,22 @@
-//! Reconstruction of a first superblock that a power cut has torn. Not here: other damage, for which there are copies
-//! (`superblock/copy.rs`).
+//! Reconstruction of a first superblock that a power cut has torn. Not here: other damage, for
+//! which there are copies (`superblock/copy.rs`).
 //!
-//! The superblock has two sectors. A power cut during a write may leave an old sector and a new one. With
-//! `metadata_csum`, the second sector contains a checksum of both, which is then wrong, and Linux does not mount such a
-//! volume. To allow a reconstruction, the superblock of a volume with a journal is written in two ways only:
+//! The superblock has two sectors. A power cut during a write may leave an old sector and a new
+//! one. With `metadata_csum`, the second sector contains a checksum of both, which is then wrong,
+//! and Linux does not mount such a volume. To allow a reconstruction, the superblock of a volume
+//! with a journal is written in two ways only:
 //!
-//! - **Flags.** Opening and closing a volume change only [`FLAGS`], which are all in the first sector. The
-//!   reconstruction tries all combinations of these flags until the checksum is correct.
-//! - **Through the log.** All other changes are committed before they are written in place, so the log contains the
-//!   superblock while it may be torn. The reconstruction replays the log in memory; the torn superblock shows where the
-//!   log is. Each torn sector is either old or new, so at least one must be equal to the log's.
+//! - **Flags.** Opening and closing a volume change only [`FLAGS`], which are all in the first
+//!   sector. The reconstruction tries all combinations of these flags until the checksum is
+//!   correct.
+//! - **Through the log.** All other changes are committed before they are written in place, so the
+//!   log contains the superblock while it may be torn. The reconstruction replays the log in
+//!   memory; the torn superblock shows where the log is. Each torn sector is either old or new, so
+//!   at least one must be equal to the log's.
 //!
-//! A reconstructed superblock has a correct checksum. In all other cases the superblock is damaged. This includes
-//! superblocks that were torn when they could not be committed: without a journal, and when an error is stored after a
-//! failure (`journal/failure.rs`).
+//! A reconstructed superblock has a correct checksum. In all other cases the superblock is damaged.
+//! This includes superblocks that were torn when they could not be committed: without a journal,
+//! and when an error is stored after a failure (`journal/failure.rs`).
 
 use std::sync::Arc;
 
@@ -44,8 +47,8 @@ const FLAGS: [Flip; 4] = [
     |raw| raw.state = (raw.state.get() ^ STATE_ERRORS).into(),
 ];
 
-/// Returns the intended bytes of the torn superblock of `device`. `error` is the error of reading it. `None` unless the
-/// error is a wrong checksum, and a torn write explains it.
+/// Returns the intended bytes of the torn superblock of `device`. `error` is the error of reading
+/// it. `None` unless the error is a wrong checksum, and a torn write explains it.
 pub(crate) fn untorn(
     device: &SharedDevice,
     cache: &Arc<PageCache>,

@@ -1,9 +1,9 @@
-//! Copies of the superblock in other groups, for reading a volume whose first superblock is damaged.
-//! Not here: opening through a copy (`recovery/copy.rs`).
+//! Copies of the superblock in other groups, for reading a volume whose first superblock is
+//! damaged. Not here: opening through a copy (`recovery/copy.rs`).
 //!
-//! The position of a copy depends on the block size and the group size, which only a superblock has. As in e2fsck,
-//! the positions that mke2fs chooses by default are tried; users give other positions (`OpenOptions::superblock`).
-//! This takes at most [`CANDIDATES_MAX`] reads of 1 KiB.
+//! The position of a copy depends on the block size and the group size, which only a superblock
+//! has. As in e2fsck, the positions that mke2fs chooses by default are tried; users give other
+//! positions (`OpenOptions::superblock`). This takes at most [`CANDIDATES_MAX`] reads of 1 KiB.
 
 use base::{BlockSize, DeviceOffset, Error, FsBlock, GroupNumber, Location, Problem, Result};
 use device::SharedDevice;
@@ -13,7 +13,8 @@ use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
 /// log2 of the block sizes that a volume can have.
 const BLOCK_SHIFTS: std::ops::RangeInclusive<u32> = 10..=16;
-/// The first groups with copies under `sparse_super`. Under `sparse_super2`, group 1 and the last group have copies.
+/// The first groups with copies under `sparse_super`. Under `sparse_super2`, group 1 and the last
+/// group have copies.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
 /// Maximum of log2 of the blocks in a cluster.
 const CLUSTER_SHIFT_MAX: u32 = 6;
@@ -76,7 +77,8 @@ impl SuperblockCopy {
         Ok(Self { superblock, block, group, reason: None })
     }
 
-    /// Reads the superblock at a location that the user gave, of a volume that fits on `device_bytes` bytes.
+    /// Reads the superblock at a location that the user gave, of a volume that fits on
+    /// `device_bytes` bytes.
     pub(crate) fn read_at(
         device: &SharedDevice,
         location: SuperblockLocation,
@@ -97,8 +99,9 @@ impl SuperblockCopy {
         Err(worst.unwrap_or(Error::InvalidArgument("no volume can have this block size")))
     }
 
-    /// Finds copies of the superblocks of volumes that fit on `device_bytes` bytes, the most trustworthy one first: the latest
-    /// one, in the lowest group. An older file system may have left copies, too.
+    /// Finds copies of the superblocks of volumes that fit on `device_bytes` bytes, the most
+    /// trustworthy one first: the latest one, in the lowest group. An older file system may have
+    /// left copies, too.
     pub(crate) fn find(device: &SharedDevice, device_bytes: u64) -> Vec<Self> {
         let sound = candidates(device.size()).into_iter().filter_map(|(block, size, group)| {
             let copy = Self::read(device, block, size, device_bytes).ok()?;
@@ -123,7 +126,8 @@ fn is_magic(error: &Error) -> bool {
         || corrupt.structure == "superblock" && matches!(corrupt.problem, Problem::Truncated { .. })
 }
 
-/// Returns the default positions of copies, as mke2fs chooses them: the block, its size, and the group.
+/// Returns the default positions of copies, as mke2fs chooses them: the block, its size, and the
+/// group.
 fn candidates(device_bytes: u64) -> Vec<(FsBlock, BlockSize, u32)> {
     let mut candidates = Vec::new();
     for shift in BLOCK_SHIFTS {
@@ -135,7 +139,8 @@ fn candidates(device_bytes: u64) -> Vec<(FsBlock, BlockSize, u32)> {
                 candidates.push((FsBlock(block), size, group));
             }
         };
-        // A bitmap is one block, and 16-bit counts must be able to hold the number of free clusters.
+        // A bitmap is one block, and 16-bit counts must be able to hold the number of free
+        // clusters.
         let (bits, first) = ((8 << shift).min(CLUSTERS_PER_GROUP_MAX), u64::from(shift == 10));
         GROUPS.into_iter().for_each(|group| add(first, bits, group.into()));
         let last = blocks.saturating_sub(first + 1) / bits;

@@ -1,5 +1,6 @@
-//! The mount options that a superblock has as defaults: bits, and a list as of `-o` (`tune2fs -o`, `tune2fs -E mount_opts=`).
-//! Not here: the meaning of those that are not ext4's to apply (`fs::DefaultOptions`).
+//! The mount options that a superblock has as defaults: bits, and a list as of `-o` (`tune2fs -o`,
+//! `tune2fs -E mount_opts=`). Not here: the meaning of those that are not ext4's to apply
+//! (`fs::DefaultOptions`).
 
 use fs::ErrorPolicy;
 

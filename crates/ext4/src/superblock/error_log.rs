@@ -171,8 +171,8 @@ impl RecordedErrors {
         }
     }
 
-    /// Returns `other` if it has the higher count, or else `self`. One is from the superblock, and the other from its
-    /// copy in the log, which may be older.
+    /// Returns `other` if it has the higher count, or else `self`. One is from the superblock, and
+    /// the other from its copy in the log, which may be older.
     pub(crate) fn or_more(self, other: Self) -> Self {
         if other.count > self.count { other } else { self }
     }
@@ -202,8 +202,8 @@ struct Inner {
 }
 
 impl ErrorLog {
-    /// Creates the log of a volume that had `errors` when it was opened. Its policy is to continue until
-    /// [`set_policy`](Self::set_policy) is called.
+    /// Creates the log of a volume that had `errors` when it was opened. Its policy is to continue
+    /// until [`set_policy`](Self::set_policy) is called.
     pub(crate) fn new(geometry: Geometry, errors: RecordedErrors) -> Self {
         let policy = ErrorPolicy::Continue;
         let inner = Inner { policy, errors, latest: None, has_unstored: false };
@@ -250,8 +250,8 @@ impl ErrorLog {
         self.inner.lock().has_unstored = true;
     }
 
-    /// Returns whether the superblock in memory lacks errors. The next call returns false if no error is added
-    /// until then.
+    /// Returns whether the superblock in memory lacks errors. The next call returns false if no
+    /// error is added until then.
     pub(crate) fn take_unstored(&self) -> bool {
         std::mem::take(&mut self.inner.lock().has_unstored)
     }

@@ -1,5 +1,5 @@
-//! Parsing and validation of the superblock.
-//! Not here: its copies in other groups (`superblock/copy.rs`), its mount options (`superblock/default_options.rs`).
+//! Parsing and validation of the superblock. Not here: its copies in other groups
+//! (`superblock/copy.rs`), its mount options (`superblock/default_options.rs`).
 
 pub(crate) mod copy;
 pub(crate) mod default_options;
@@ -36,8 +36,8 @@ const BLOCK_SHIFT_MAX: u32 = 16;
 const CLUSTER_SHIFT_MAX: u32 = 30;
 const CHECKSUM_CRC32C: u8 = 1;
 
-/// The counts that change while the volume is used. The kernel updates them only now and then; the sums over the
-/// group descriptors are exact.
+/// The counts that change while the volume is used. The kernel updates them only now and then; the
+/// sums over the group descriptors are exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
     /// Blocks not in use.
@@ -106,14 +106,15 @@ pub struct Superblock {
 pub(crate) const REVISION_MAX: u32 = 1;
 
 impl Superblock {
-    /// Returns an error, as Linux and e2fsck, if the volume has a revision whose rules for changes are not known.
+    /// Returns an error, as Linux and e2fsck, if the volume has a revision whose rules for changes
+    /// are not known.
     pub(crate) fn check_revision(&self) -> Result<()> {
         let (found, known) = (self.raw.rev_level.get(), REVISION_MAX);
         if found > known { Err(Unsupported::Revision { found, known }.into()) } else { Ok(()) }
     }
 
-    /// Returns an error, as Linux and e2fsck, if clusters that are not used are not as large as blocks. Only for writing: the
-    /// field locates nothing.
+    /// Returns an error, as Linux and e2fsck, if clusters that are not used are not as large as
+    /// blocks. Only for writing: the field locates nothing.
     pub(crate) fn check_cluster_size(&self) -> Result<()> {
         let found = u64::from(self.raw.log_cluster_size.get());
         let expected = u64::from(self.raw.log_block_size.get());
@@ -141,8 +142,8 @@ impl Superblock {
         Self::parse(&bytes, device_bytes)
     }
 
-    /// Returns the number of bytes that the volume needs, also if `device` has fewer. The superblock is that at `location`, or
-    /// else the first one, or else a copy.
+    /// Returns the number of bytes that the volume needs, also if `device` has fewer. The
+    /// superblock is that at `location`, or else the first one, or else a copy.
     pub(crate) fn volume_bytes(
         device: &SharedDevice,
         location: Option<SuperblockLocation>,
@@ -176,8 +177,8 @@ impl Superblock {
         Self::from_raw(raw, device_bytes)
     }
 
-    /// Parses and validates the bytes of a superblock with a wrong checksum. Its fields may be a mixture of two
-    /// superblocks.
+    /// Parses and validates the bytes of a superblock with a wrong checksum. Its fields may be a
+    /// mixture of two superblocks.
     pub(crate) fn parse_torn(bytes: &[u8; SUPERBLOCK_BYTES], device_bytes: u64) -> Result<Self> {
         Self::from_raw(read_raw(bytes)?, device_bytes)
     }
@@ -264,7 +265,8 @@ impl Superblock {
     }
 }
 
-/// Changes the superblock in `block`, the bytes of the block that contains it, and writes its checksum.
+/// Changes the superblock in `block`, the bytes of the block that contains it, and writes its
+/// checksum.
 pub(crate) fn edit(block: &mut [u8], geometry: &Geometry, change: impl FnOnce(&mut RawSuperblock)) {
     let at = SUPERBLOCK_OFFSET.0 as usize % geometry.block_size.len();
     let Ok((raw, _)) = RawSuperblock::mut_from_prefix(&mut block[at..]) else {
@@ -498,8 +500,8 @@ fn parse_copies(raw: &RawSuperblock, features: &Features) -> SuperblockCopies {
     }
 }
 
-/// Returns an error if the volume is too small for its own bitmaps, inode tables and descriptors. This also bounds
-/// the work per group by the size of the device.
+/// Returns an error if the volume is too small for its own bitmaps, inode tables and descriptors.
+/// This also bounds the work per group by the size of the device.
 fn check_room(geometry: &Geometry, raw: &RawSuperblock) -> Result<()> {
     let descriptor_blocks = geometry.descriptor_blocks();
     if geometry.features.has(Feature::MetaBg) {
@@ -529,7 +531,8 @@ fn parse_counts(raw: &RawSuperblock, geometry: &Geometry) -> Result<Counts> {
     };
     let blocks_free = join(raw.free_blocks_count_hi.get(), raw.free_blocks_count_lo.get());
     let blocks_reserved = join(raw.r_blocks_count_hi.get(), raw.r_blocks_count_lo.get());
-    // Limited instead of refused: these numbers locate nothing, and the files can be read even if a count is stale.
+    // Limited instead of refused: these numbers locate nothing, and the files can be read even if a
+    // count is stale.
     Ok(Counts {
         blocks_free: blocks_free.min(geometry.block_count),
         blocks_reserved: blocks_reserved.min(geometry.block_count),

@@ -105,7 +105,8 @@ impl Volume {
         })
     }
 
-    /// Returns the damage at which the replay of the journal in memory ended early. A log that a power cut has torn is not damaged.
+    /// Returns the damage at which the replay of the journal in memory ended early. A log that a
+    /// power cut has torn is not damaged.
     pub(crate) fn journal_damage(&self) -> Option<&Error> {
         let recovery = self.recovery()?;
         recovery.log.damage.as_ref().or(recovery.fast_commit_failure.as_ref())
@@ -254,7 +255,8 @@ fn describe_error(error: &RecordedError) -> String {
     text
 }
 
-/// Returns the time in UTC, in the format of RFC 3339. Superblock times have 40 bits and are not negative.
+/// Returns the time in UTC, in the format of RFC 3339. Superblock times have 40 bits and are not
+/// negative.
 fn utc(time: Timestamp) -> String {
     let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
     let (year, month, day) = civil_from_days(days);
@@ -262,8 +264,8 @@ fn utc(time: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Returns the Gregorian date `days` after 1970-01-01. Years are counted from March, so that the leap day
-/// is the last of its year; 400 years have 146097 days.
+/// Returns the Gregorian date `days` after 1970-01-01. Years are counted from March, so that the
+/// leap day is the last of its year; 400 years have 146097 days.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

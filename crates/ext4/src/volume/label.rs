@@ -24,8 +24,8 @@ impl Volume {
         Ok(until_nul(&raw.volume_name).to_vec())
     }
 
-    /// Sets the label, durably, and at once in the superblock, since programs that look for labels do not replay the
-    /// journal. The copies of the superblock keep the old label.
+    /// Sets the label, durably, and at once in the superblock, since programs that look for labels
+    /// do not replay the journal. The copies of the superblock keep the old label.
     ///
     /// Errors: `InvalidArgument` if `label` is longer than `LABEL_BYTES_MAX` bytes or contains NUL.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {

@@ -1,4 +1,5 @@
-//! The feature of volumes with regular files of 2 GiB and more, which Linux adds when the first one grows.
+//! The feature of volumes with regular files of 2 GiB and more, which Linux adds when the first one
+//! grows.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +22,8 @@ impl Geometry {
 }
 
 impl Volume {
-    /// Records in the superblock, unless it is recorded, that a regular file is about to have `size` bytes.
+    /// Records in the superblock, unless it is recorded, that a regular file is about to have
+    /// `size` bytes.
     pub(crate) fn note_size(&self, size: u64) -> Result<()> {
         if self.geometry().allows_size(size) {
             return Ok(());

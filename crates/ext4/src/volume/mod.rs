@@ -116,8 +116,9 @@ impl Volume {
         &self.keys
     }
 
-    /// Returns whether the superblock's counts of free blocks and inodes are exact. The kernel, e2fsck and this crate update
-    /// them when a volume is closed. Until then, and after a crash or a recovery in memory, they may be older than the groups'.
+    /// Returns whether the superblock's counts of free blocks and inodes are exact. The kernel,
+    /// e2fsck and this crate update them when a volume is closed. Until then, and after a crash or
+    /// a recovery in memory, they may be older than the groups'.
     pub(crate) fn has_exact_counts(&self) -> bool {
         let is_clean = self.superblock().raw().state.get() & STATE_VALID != 0;
         let needs_recovery = self.superblock().has(Feature::NeedsRecovery);

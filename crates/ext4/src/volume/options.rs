@@ -15,7 +15,8 @@ use crate::superblock::copy::SuperblockLocation;
 pub struct OpenOptions {
     /// Whether to read the volume without recovery, even if its journal must be replayed.
     pub no_recovery: bool,
-    /// Whether to discard freed blocks on the device once their freeing is durable, instead of the superblock's default.
+    /// Whether to discard freed blocks on the device once their freeing is durable, instead of the
+    /// superblock's default.
     pub discard: Option<bool>,
     /// The reaction to corruption, instead of the superblock's.
     pub errors: Option<ErrorPolicy>,

@@ -1,4 +1,5 @@
-//! The search for a volume on a device, by its first superblock. Not here: copies of it, and recovery.
+//! The search for a volume on a device, by its first superblock. Not here: copies of it, and
+//! recovery.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ pub struct Unrecovered {
 }
 
 impl Unrecovered {
-    /// Returns the volume without recovery. It is inconsistent if it was being changed when writing ended.
+    /// Returns the volume without recovery. It is inconsistent if it was being changed when writing
+    /// ended.
     pub fn without_recovery(self) -> Arc<Volume> {
         self.volume
     }

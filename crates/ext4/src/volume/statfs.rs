@@ -7,8 +7,8 @@ use crate::alloc::kernel_reserve;
 use crate::features::Feature;
 use crate::volume::Volume;
 
-/// The maximum number of groups whose counts are summed. With more groups, the sum would read too much, and the
-/// superblock's counts are used.
+/// The maximum number of groups whose counts are summed. With more groups, the sum would read too
+/// much, and the superblock's counts are used.
 const GROUPS_SUMMED_MAX: u32 = 1 << 22;
 /// The longest name, in bytes.
 pub(crate) const NAME_BYTES_MAX: u32 = 255;
@@ -17,13 +17,14 @@ pub(crate) const NAME_BYTES_MAX: u32 = 255;
 struct Sums {
     free_clusters: u64,
     free_inodes: u64,
-    /// The clusters of bitmaps, inode tables and descriptors. `None` if only the superblock's counts are known.
+    /// The clusters of bitmaps, inode tables and descriptors. `None` if only the superblock's
+    /// counts are known.
     metadata_clusters: Option<u64>,
 }
 
 impl Volume {
-    /// Returns the current space and inode counts. If the group descriptors cannot be read, the superblock's counts
-    /// are used instead of their sums.
+    /// Returns the current space and inode counts. If the group descriptors cannot be read, the
+    /// superblock's counts are used instead of their sums.
     pub fn statfs(&self) -> StatFs {
         let opened = self.statfs_at_open();
         let Some(writer) = &self.writer else { return opened };
@@ -73,8 +74,8 @@ impl Volume {
         })
     }
 
-    /// Returns the number of clusters that the format itself uses: metadata, the journal, and the blocks before group
-    /// 0.
+    /// Returns the number of clusters that the format itself uses: metadata, the journal, and the
+    /// blocks before group 0.
     fn overhead_clusters(&self, metadata_clusters: Option<u64>) -> u64 {
         let geometry = self.geometry();
         let recorded = u64::from(self.superblock().counts.overhead_clusters);
@@ -95,7 +96,8 @@ impl Volume {
         metadata_clusters.saturating_add(journal_clusters).saturating_add(before)
     }
 
-    /// Returns the sums of free clusters and inodes over all groups, if their descriptors can be read.
+    /// Returns the sums of free clusters and inodes over all groups, if their descriptors can be
+    /// read.
     pub(crate) fn free_counts(&self) -> Option<(u64, u64)> {
         let sums = self.sum_groups().ok().flatten()?;
         Some((sums.free_clusters, sums.free_inodes))
@@ -108,7 +110,8 @@ impl Volume {
         }
         let mut sums = Sums { free_clusters: 0, free_inodes: 0, metadata_clusters: None };
         let mut metadata_clusters = 0;
-        // If clusters are larger than blocks, structures share clusters. Each cluster is counted once.
+        // If clusters are larger than blocks, structures share clusters. Each cluster is counted
+        // once.
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         let table_blocks = u64::from(geometry.inode_table_blocks());
         for group in (0..geometry.group_count).map(GroupNumber) {

@@ -1,5 +1,5 @@
-//! Changes of an open volume, and their end.
-//! Not here: the opening for writing (`open/for_writing.rs`), and the operations that change a volume.
+//! Changes of an open volume, and their end. Not here: the opening for writing
+//! (`open/for_writing.rs`), and the operations that change a volume.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,22 +39,22 @@ impl Volume {
         self.writer.is_some()
     }
 
-    /// Fails if the volume cannot be changed. Errors: `ReadOnly` if it is not open for writing, `ShutDown` after an
-    /// error that has shut it down.
+    /// Fails if the volume cannot be changed. Errors: `ReadOnly` if it is not open for writing,
+    /// `ShutDown` after an error that has shut it down.
     pub fn check_writable(&self) -> Result<()> {
         self.writer()?.journal.check()
     }
 
-    /// Shuts the volume down after a panic in a write of data or in its end of I/O. The panic hook has reported the
-    /// panic. `operation` is the operation that panicked.
+    /// Shuts the volume down after a panic in a write of data or in its end of I/O. The panic hook
+    /// has reported the panic. `operation` is the operation that panicked.
     pub fn panicked(&self, operation: &'static str) {
         if let Some(writer) = &self.writer {
             writer.journal.fail_after_panic(operation);
         }
     }
 
-    /// Applies the volume's error policy to an error of a read. If the volume is open for writing, corruption is
-    /// recorded in the superblock.
+    /// Applies the volume's error policy to an error of a read. If the volume is open for writing,
+    /// corruption is recorded in the superblock.
     pub fn apply_error_policy(&self, error: &Error) {
         if let Some(writer) = &self.writer {
             writer.journal.apply_error_policy(error);
@@ -93,8 +93,8 @@ impl Volume {
         self.writer()?.journal.change(credits, operation)
     }
 
-    /// Calls [`change`](Self::change) for an operation that needs space. Tries again after a commit if the commit frees
-    /// space.
+    /// Calls [`change`](Self::change) for an operation that needs space. Tries again after a commit
+    /// if the commit frees space.
     pub(crate) fn change_with_space<'v, R>(
         &'v self,
         credits: u32,
@@ -103,22 +103,24 @@ impl Volume {
         self.writer()?.allocator.with_space(|| self.change(credits, &mut operation))
     }
 
-    /// Calls `work`. Commits that are requested during the call wait for its end, unless they must make room.
+    /// Calls `work`. Commits that are requested during the call wait for its end, unless they must
+    /// make room.
     pub fn delay_commits<R>(&self, work: impl FnOnce() -> R) -> R {
         let _delay = self.writer.as_ref().map(|writer| writer.journal.delay_commits());
         work()
     }
 
-    /// Discards the free blocks in `bytes` that are in runs of at least `bytes_min`. Returns the number of
-    /// discarded bytes.
+    /// Discards the free blocks in `bytes` that are in runs of at least `bytes_min`. Returns the
+    /// number of discarded bytes.
     ///
-    /// Errors: `InvalidArgument` if the range is shorter than a block or behind the volume's end, or if `bytes_min` is
-    /// greater than a group.
+    /// Errors: `InvalidArgument` if the range is shorter than a block or behind the volume's end,
+    /// or if `bytes_min` is greater than a group.
     pub fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
         self.allocator()?.discard_free(bytes, bytes_min)
     }
 
-    /// Makes all earlier changes durable, and all data that was written to the device. Updates the superblock's counts.
+    /// Makes all earlier changes durable, and all data that was written to the device. Updates the
+    /// superblock's counts.
     pub fn sync(&self) -> Result<()> {
         let journal = &self.writer()?.journal;
         // If the volume is shut down, the commit below returns the error.
@@ -131,7 +133,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Stores new errors and the counts of free space in the superblock. The next commit makes them durable.
+    /// Stores new errors and the counts of free space in the superblock. The next commit makes them
+    /// durable.
     fn update_superblock(&self) -> Result<()> {
         let Writer { journal, allocator, .. } = self.writer()?;
         journal.store_errors()?;
@@ -143,8 +146,8 @@ impl Volume {
         })
     }
 
-    /// Closes the volume: checkpoints all changes, and marks the volume as clean. Later changes fail. A volume that is
-    /// dropped without this call is left as after a crash.
+    /// Closes the volume: checkpoints all changes, and marks the volume as clean. Later changes
+    /// fail. A volume that is dropped without this call is left as after a crash.
     pub fn close(&self) -> Result<()> {
         let closed = self.end_writing();
         self.writer()?.allocator.wait_for_trims();
@@ -168,17 +171,19 @@ impl Volume {
             // Another thread has marked it as clean meanwhile.
             return Ok(());
         }
-        // The orphan list of the superblock needs no flag: e2fsck and the kernel always complete its inodes.
+        // The orphan list of the superblock needs no flag: e2fsck and the kernel always complete
+        // its inodes.
         let mark = journal.use_mark().expect("the volume is open for writing");
         mark.clear_flags(orphans.is_file_empty())
     }
 
-    /// Makes all changes durable at their home locations, and leaves the device as [`close`](Self::close) does, so that
-    /// programs which do not replay the journal read the current contents. The volume stays open, and the next change marks
-    /// it as in use again.
+    /// Makes all changes durable at their home locations, and leaves the device as
+    /// [`close`](Self::close) does, so that programs which do not replay the journal read the
+    /// current contents. The volume stays open, and the next change marks it as in use again.
     ///
-    /// The volume stays in use while it has orphans, such as files without a name that are open, since a clean volume gets no
-    /// recovery that completes them, and while other threads change it all the time.
+    /// The volume stays in use while it has orphans, such as files without a name that are open,
+    /// since a clean volume gets no recovery that completes them, and while other threads change it
+    /// all the time.
     pub fn mark_clean(&self) -> Result<()> {
         let Writer { journal, allocator, orphans, .. } = self.writer()?;
         for _ in 0..CLEAN_ATTEMPTS_MAX {
@@ -194,8 +199,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Marks the volume as in use again after [`mark_clean`](Self::mark_clean), durably. Errors: `InUse` if another host has
-    /// had a volume with multiple-mount protection in the meantime; then the volume is shut down.
+    /// Marks the volume as in use again after [`mark_clean`](Self::mark_clean), durably. Errors:
+    /// `InUse` if another host has had a volume with multiple-mount protection in the meantime;
+    /// then the volume is shut down.
     pub fn mark_in_use(&self) -> Result<()> {
         self.writer()?.journal.mark_in_use()
     }

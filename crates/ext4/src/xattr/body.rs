@@ -1,8 +1,8 @@
 //! Encoding of attributes in the area of an inode, and in a block.
 //! Not here: the choice between area and block (`set.rs`), reading (`entries.rs`).
 //!
-//! Entries grow from the start and values from the end. A terminator and free space lie between them. All bytes are
-//! written anew on each change, so the free space is contiguous, and zero.
+//! Entries grow from the start and values from the end. A terminator and free space lie between
+//! them. All bytes are written anew on each change, so the free space is contiguous, and zero.
 
 use base::checksum::crc32c;
 use base::{FsBlock, InodeNumber};
@@ -113,7 +113,8 @@ pub(crate) fn area(attributes: &[Attribute], length: usize) -> Box<[u8]> {
     area.into()
 }
 
-/// Returns a block with these attributes, which fit, and with one reference. The caller calls [`seal_block`].
+/// Returns a block with these attributes, which fit, and with one reference. The caller calls
+/// [`seal_block`].
 pub(crate) fn block(mut attributes: Vec<Attribute>, length: usize) -> Vec<u8> {
     attributes.sort_by(|a, b| a.order().cmp(&b.order()));
     let header = RawXattrBlockHeader {
@@ -146,7 +147,8 @@ pub(crate) fn hash(name: &[u8], value: &[u8]) -> u32 {
     entry_hash(name, value, NameBytes::Unsigned)
 }
 
-/// Returns the hash over all entries of a block; 0 if an entry has no hash, since such a block is not shared.
+/// Returns the hash over all entries of a block; 0 if an entry has no hash, since such a block is
+/// not shared.
 fn block_hash(attributes: &[Attribute]) -> u32 {
     if attributes.iter().any(|attribute| attribute.hash == 0) {
         return 0;

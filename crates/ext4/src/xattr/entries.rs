@@ -72,8 +72,8 @@ impl<'a> Entries<'a> {
         Self::parse(block, size_of::<RawXattrBlockHeader>(), has_value_inodes, location)
     }
 
-    /// Parses the attributes in an inode. `body` is the part of the inode after its fixed and extra fields. Without
-    /// the magic number at its start, it has no attributes.
+    /// Parses the attributes in an inode. `body` is the part of the inode after its fixed and extra
+    /// fields. Without the magic number at its start, it has no attributes.
     pub fn in_inode(body: &'a [u8], has_value_inodes: bool, location: Location) -> Result<Self> {
         const MAGIC_BYTES: usize = 4;
         match body.split_first_chunk::<MAGIC_BYTES>() {
@@ -233,7 +233,8 @@ pub fn verify_block(block: &[u8], number: FsBlock, seed: u32, location: Location
     Ok(())
 }
 
-/// How a name's bytes enter an entry's hash. Kernels before 6.2 used `char`, which is signed on some machines.
+/// How a name's bytes enter an entry's hash. Kernels before 6.2 used `char`, which is signed on
+/// some machines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NameBytes {
     /// From 0 to 255.
@@ -242,8 +243,8 @@ pub enum NameBytes {
     Signed,
 }
 
-/// Returns the hash of an entry with this name and value. For a value in another inode, `value` is the crc32c of the
-/// value in little-endian order.
+/// Returns the hash of an entry with this name and value. For a value in another inode, `value` is
+/// the crc32c of the value in little-endian order.
 pub fn entry_hash(name: &[u8], value: &[u8], bytes: NameBytes) -> u32 {
     let of_name = name.iter().fold(0_u32, |hash, &byte| {
         let byte = match bytes {
@@ -265,8 +266,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns an inode body of 128 bytes, with `entry` (16 bytes and a name), and with "value!" at byte 100 after
-    /// the start of the first entry.
+    /// Returns an inode body of 128 bytes, with `entry` (16 bytes and a name), and with "value!" at
+    /// byte 100 after the start of the first entry.
     fn body(entry: &[u8]) -> Vec<u8> {
         let mut body = XATTR_MAGIC.to_le_bytes().to_vec();
         body.extend(entry);

@@ -28,8 +28,8 @@ use crate::inode::record::InodeRecord;
 use fs::xattr::NameIndex;
 
 impl Inode {
-    /// Returns the full names of the extended attributes: those in the inode, then those in the block, each in stored
-    /// order.
+    /// Returns the full names of the extended attributes: those in the inode, then those in the
+    /// block, each in stored order.
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let block = self.attribute_block()?;
         let record = self.record();
@@ -40,7 +40,8 @@ impl Inode {
         Ok(both.filter_map(|entry| NAMES.full_name(entry.index, entry.name)).collect())
     }
 
-    /// Returns the value of the extended attribute with this full name. ACLs have the form of `getxattr(2)`.
+    /// Returns the value of the extended attribute with this full name. ACLs have the form of
+    /// `getxattr(2)`.
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         let (index, name) = NAMES.split_name(name).ok_or(Error::NoAttribute)?;
         let value = self.stored_attribute(index, name)?;
@@ -52,7 +53,8 @@ impl Inode {
         }
     }
 
-    /// Returns the value of the extended attribute with this stored name, in its stored form. Errors: `NoAttribute`.
+    /// Returns the value of the extended attribute with this stored name, in its stored form.
+    /// Errors: `NoAttribute`.
     pub(crate) fn stored_attribute(&self, index: NameIndex, name: &[u8]) -> Result<Vec<u8>> {
         let block;
         let record = self.record();

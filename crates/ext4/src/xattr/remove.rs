@@ -10,8 +10,8 @@ use fs::xattr::NameIndex;
 
 const MAGIC_BYTES: usize = size_of_val(&XATTR_MAGIC);
 
-/// Removes the attribute of this name from an inode's body. Its value must be in the body, too. Moves the other
-/// entries and values together. Returns false if there is no such attribute.
+/// Removes the attribute of this name from an inode's body. Its value must be in the body, too.
+/// Moves the other entries and values together. Returns false if there is no such attribute.
 pub(crate) fn remove_from_inode(
     body: &mut [u8],
     (index, name): (NameIndex, &[u8]),

@@ -1,8 +1,8 @@
 //! Choice of the position of an attribute's value: in the inode, in the block, or in its own inode.
 //! Not here: encoding (`body.rs`), and writing (`write.rs`).
 //!
-//! As in the kernel, the inode comes first, then the block. A value that fits in neither, or would fill a block by
-//! itself, gets its own inode if the volume has the feature.
+//! As in the kernel, the inode comes first, then the block. A value that fits in neither, or would
+//! fill a block by itself, gets its own inode if the volume has the feature.
 
 use base::{Error, Result};
 
@@ -13,8 +13,8 @@ use super::entries::{TERMINATOR_BYTES, padded_entry_bytes};
 use crate::ondisk::xattr::RawXattrBlockHeader;
 use fs::xattr::NameIndex;
 
-/// Upper bound of the space that values leave to entries in a block. Below it, that space is an eighth of the block.
-/// Only applies if values may be in inodes.
+/// Upper bound of the space that values leave to entries in a block. Below it, that space is an
+/// eighth of the block. Only applies if values may be in inodes.
 const BLOCK_RESERVE_MAX: usize = 1024;
 
 /// The room for attributes in an inode and its block.
@@ -26,8 +26,9 @@ pub(super) struct Room {
     pub block: usize,
     /// Whether values may be in their own inodes.
     pub has_value_inodes: bool,
-    /// Whether attributes with such values must be in the block. If a symbolic link has no attribute block, but a
-    /// block count other than zero, e2fsck expects the target in a block, even if only values account for the count.
+    /// Whether attributes with such values must be in the block. If a symbolic link has no
+    /// attribute block, but a block count other than zero, e2fsck expects the target in a block,
+    /// even if only values account for the count.
     pub is_link: bool,
 }
 
@@ -104,7 +105,8 @@ impl Attributes {
 }
 
 impl Room {
-    /// Returns the length of the largest value that leaves room in a block for an entry with a name of three bytes.
+    /// Returns the length of the largest value that leaves room in a block for an entry with a name
+    /// of three bytes.
     pub(super) fn value_bytes_alone(&self) -> usize {
         let entry = padded_entry_bytes(3);
         self.block - entry - size_of::<RawXattrBlockHeader>() - TERMINATOR_BYTES

@@ -1,4 +1,5 @@
-//! Tests that set and remove random attributes, in areas and blocks of all sizes, and compare with a map.
+//! Tests that set and remove random attributes, in areas and blocks of all sizes, and compare with
+//! a map.
 
 use std::collections::BTreeMap;
 
@@ -182,8 +183,8 @@ proptest! {
 
 const PLAIN: Room = Room { area: 96, block: 1024, has_value_inodes: false, is_link: false };
 
-/// Returns where the attribute of this name is: 'a' in the area, 'b' in the block; capitals if its value will get an
-/// inode.
+/// Returns where the attribute of this name is: 'a' in the area, 'b' in the block; capitals if its
+/// value will get an inode.
 fn position_of(attributes: &Attributes, name: &[u8]) -> String {
     let positions = [(&attributes.area, ["a", "A"]), (&attributes.block, ["b", "B"])];
     let found = positions.into_iter().flat_map(|(list, names)| {

@@ -1,8 +1,9 @@
 //! Reading of attribute values that are in their own inodes (`ea_inode`).
 //!
-//! Source: `fs/ext4/xattr.c`, functions `ext4_xattr_inode_*`. A flag marks such an inode. The time of the last access
-//! is the crc32c of its value. Lustre wrote value inodes before that hash existed. In these, the time of the last
-//! change is the number of the inode with the attribute, and both inodes have the same generation.
+//! Source: `fs/ext4/xattr.c`, functions `ext4_xattr_inode_*`. A flag marks such an inode. The time
+//! of the last access is the crc32c of its value. Lustre wrote value inodes before that hash
+//! existed. In these, the time of the last change is the number of the inode with the attribute,
+//! and both inodes have the same generation.
 
 use base::attributes::{FileType, Timestamp};
 use base::checksum::crc32c;
@@ -41,7 +42,8 @@ pub(crate) fn read(
     Ok(value)
 }
 
-/// Checks a reference to a value without reading it. The value's contents are known to match its checksum.
+/// Checks a reference to a value without reading it. The value's contents are known to match its
+/// checksum.
 pub(crate) fn check_reference(
     owner: &Inode,
     entry: &Entry<'_>,
@@ -56,7 +58,8 @@ pub(crate) fn check_reference(
     check_entry_hash(&holder, entry, word(holder.accessed))
 }
 
-/// Returns the number of attributes that refer to this inode. It is stored in place of a time and the version.
+/// Returns the number of attributes that refer to this inode. It is stored in place of a time and
+/// the version.
 pub(crate) fn reference_count(holder: &InodeRecord) -> u64 {
     u64::from(word(holder.changed)) << 32 | u64::from(holder.version as u32)
 }

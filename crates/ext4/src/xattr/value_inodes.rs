@@ -1,9 +1,9 @@
-//! Inodes that hold values of attributes: their creation, their reference counts, and their deletion with the last
-//! reference, at once if the transaction has room.
-//! Not here: reading them (`value.rs`).
+//! Inodes that hold values of attributes: their creation, their reference counts, and their
+//! deletion with the last reference, at once if the transaction has room. Not here: reading them
+//! (`value.rs`).
 //!
-//! `value.rs` describes the fields that such an inode has in place of times and version. New inodes have one
-//! reference; a copy of an attribute block adds references.
+//! `value.rs` describes the fields that such an inode has in place of times and version. New inodes
+//! have one reference; a copy of an attribute block adds references.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -36,7 +36,8 @@ const PIECE_CREDITS: u64 = 12 + 8;
 /// Changes of reference counts, by value inode.
 pub(super) type ReferenceChanges = BTreeMap<InodeNumber, i64>;
 
-/// Returns the changes of references to values. A block that other inodes share keeps its references.
+/// Returns the changes of references to values. A block that other inodes share keeps its
+/// references.
 pub(super) fn reference_changes(
     before: &Attributes,
     after: &Attributes,
@@ -60,8 +61,8 @@ pub(super) fn reference_changes(
     changes
 }
 
-/// Returns the blocks that values in inodes add to the block count of an inode with these attributes, in units of
-/// 512 bytes.
+/// Returns the blocks that values in inodes add to the block count of an inode with these
+/// attributes, in units of 512 bytes.
 pub(super) fn sectors(volume: &Volume, attributes: &Attributes) -> u64 {
     let geometry = volume.geometry();
     let cluster = u64::from(geometry.block_size.bytes()) << geometry.cluster_shift;
@@ -73,7 +74,8 @@ pub(super) fn sectors(volume: &Volume, attributes: &Attributes) -> u64 {
     sizes.map(|size| size.next_multiple_of(cluster) / 512).sum()
 }
 
-/// Returns the credits for creating and deleting inodes for this change. They suffice if the block is shared, too.
+/// Returns the credits for creating and deleting inodes for this change. They suffice if the block
+/// is shared, too.
 pub(super) fn credits(volume: &Volume, before: &Attributes, after: &Attributes) -> u32 {
     let blocks = |bytes: u64| volume.geometry().block_size.blocks_for(bytes) as u32;
     let both = || after.area.iter().chain(&after.block);
@@ -135,8 +137,8 @@ impl Inode {
         changes.iter().map(holder).collect()
     }
 
-    /// Creates inodes for the values that need them. Errors: `NoSpace` if no inode or no space is left. The created
-    /// inodes are deleted again.
+    /// Creates inodes for the values that need them. Errors: `NoSpace` if no inode or no space is
+    /// left. The created inodes are deleted again.
     pub(super) fn create_value_inodes(
         &self,
         handle: &mut Handle<'_>,
@@ -246,8 +248,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Deletes a value inode without references. Returns false if its map is damaged, or needs more changes than the
-    /// handle allows.
+    /// Deletes a value inode without references. Returns false if its map is damaged, or needs more
+    /// changes than the handle allows.
     fn delete_value_inode(&self, handle: &mut Handle<'_>) -> Result<bool> {
         let all = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
         let changes = handle.changes();
@@ -281,8 +283,9 @@ impl ValueInode {
     /// The credits that [`store_count`](Self::store_count) needs at least.
     pub(super) const CREDITS: u32 = 1 + ORPHAN_CREDITS;
 
-    /// Writes the reference count. If it is 0, deletes the inode, unless fewer than `kept_back` credits would be
-    /// left. Then the inode becomes an orphan, and is returned for the caller to release.
+    /// Writes the reference count. If it is 0, deletes the inode, unless fewer than `kept_back`
+    /// credits would be left. Then the inode becomes an orphan, and is returned for the caller to
+    /// release.
     pub(super) fn store_count(
         &self,
         handle: &mut Handle<'_>,

@@ -1,8 +1,8 @@
 //! Changes of an inode's extended attributes, and their release when the inode is deleted.
 //! Not here: the choice of positions (`set.rs`), encoding (`body.rs`), permissions.
 //!
-//! Other inodes may use the inode's attribute block, too. Such a block never changes: an inode that changes its
-//! attributes gets its own block. New blocks are never shared.
+//! Other inodes may use the inode's attribute block, too. Such a block never changes: an inode that
+//! changes its attributes gets its own block. New blocks are never shared.
 
 use std::sync::Arc;
 
@@ -25,16 +25,17 @@ use crate::superblock::set_feature;
 use crate::volume::Volume;
 use fs::xattr::NameIndex;
 
-/// Credits for the blocks that change with an inode's attributes: its own, the superblock, a new block, the old
-/// block.
+/// Credits for the blocks that change with an inode's attributes: its own, the superblock, a new
+/// block, the old block.
 const CREDITS: u32 = 2 + ALLOCATE_CREDITS + 1 + FREE_METADATA_CREDITS;
 
 impl Inode {
-    /// Sets an extended attribute, and in the same transaction the attributes in `change`. Name and value have the
-    /// form of [`get_xattr`](Self::get_xattr), also for POSIX ACLs. The caller holds the inode's lock exclusively.
+    /// Sets an extended attribute, and in the same transaction the attributes in `change`. Name and
+    /// value have the form of [`get_xattr`](Self::get_xattr), also for POSIX ACLs. The caller holds
+    /// the inode's lock exclusively.
     ///
-    /// Errors: `NoSpace` if the format or the volume has no room for the value; `Unsupported` for names that cannot
-    /// be stored.
+    /// Errors: `NoSpace` if the format or the volume has no room for the value; `Unsupported` for
+    /// names that cannot be stored.
     pub fn set_xattr(
         &self,
         name: &[u8],
@@ -60,8 +61,9 @@ impl Inode {
         })
     }
 
-    /// Removes an extended attribute, and changes the attributes in `change` in the same transaction. Errors:
-    /// `NoAttribute` if it does not exist. The caller holds the inode's lock exclusively.
+    /// Removes an extended attribute, and changes the attributes in `change` in the same
+    /// transaction. Errors: `NoAttribute` if it does not exist. The caller holds the inode's lock
+    /// exclusively.
     pub fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
         let (index, name) = NAMES.changeable_name(name)?;
         self.change_attributes(change, |_, attributes| {
@@ -91,7 +93,8 @@ impl Inode {
         self.replace_attributes(handle, &before, after, |_| {}).map(|_| ())
     }
 
-    /// Undoes [`store_new_xattrs`](Self::store_new_xattrs) in the same handle, when the creation of the inode fails.
+    /// Undoes [`store_new_xattrs`](Self::store_new_xattrs) in the same handle, when the creation of
+    /// the inode fails.
     pub(crate) fn drop_new_xattrs(&self, handle: &mut Handle<'_>) -> Result<()> {
         let (volume, none) = (self.volume(), Attributes::default());
         let changes = reference_changes(&self.all_attributes()?, &none, false);
@@ -103,13 +106,15 @@ impl Inode {
         Ok(())
     }
 
-    /// Frees the attribute block and value inodes of an inode that is being deleted, in separate transactions.
+    /// Frees the attribute block and value inodes of an inode that is being deleted, in separate
+    /// transactions.
     pub(crate) fn release_attributes(&self) -> Result<()> {
         let is_elsewhere = |it: &Attribute| !matches!(it.value, Stored::Here(_));
         loop {
             let before = self.all_attributes()?;
             let mut after = before.clone();
-            // One value at a time, since each may take a transaction. Values of a block that other inodes use stay.
+            // One value at a time, since each may take a transaction. Values of a block that other
+            // inodes use stay.
             if let Some(index) = before.area.iter().position(is_elsewhere) {
                 after.area.remove(index);
             } else if self.attribute_block_references()? > 1 {
@@ -147,7 +152,8 @@ impl Inode {
         Ok(stored)
     }
 
-    /// Returns all attributes of the inode, including `system.data` and attributes that users cannot see.
+    /// Returns all attributes of the inode, including `system.data` and attributes that users
+    /// cannot see.
     fn all_attributes(&self) -> Result<Attributes> {
         let record = self.record();
         let all = |entries: Entries<'_>| entries.iter().map(|it| Attribute::of(&it)).collect();
@@ -205,8 +211,9 @@ impl Inode {
         orphans.iter().try_for_each(Inode::release)
     }
 
-    /// Replaces the attributes `before` by `after`, and changes the record. Errors: after `NoSpace`, nothing is
-    /// changed. Returns inodes that became orphans. The caller releases them after the handle has ended.
+    /// Replaces the attributes `before` by `after`, and changes the record. Errors: after
+    /// `NoSpace`, nothing is changed. Returns inodes that became orphans. The caller releases them
+    /// after the handle has ended.
     fn replace_attributes(
         &self,
         handle: &mut Handle<'_>,
@@ -287,7 +294,8 @@ impl Inode {
         }
     }
 
-    /// Returns an error if the attributes do not fit. Stored attributes fit, unless their values overlap.
+    /// Returns an error if the attributes do not fit. Stored attributes fit, unless their values
+    /// overlap.
     fn check_room(&self, attributes: &Attributes) -> Result<()> {
         let area = attributes.area.is_empty()
             || body::fits_area(&attributes.area, self.record().attribute_area.len());
@@ -315,7 +323,8 @@ impl Volume {
         self.edit_superblock(handle, |raw| set_feature(raw, Feature::ExtAttr, true))
     }
 
-    /// Returns the credits that [`Inode::store_new_xattrs`] needs, in addition to those for creating the inode.
+    /// Returns the credits that [`Inode::store_new_xattrs`] needs, in addition to those for
+    /// creating the inode.
     pub(crate) fn credits_for_xattrs(&self, xattrs: &[(&[u8], &[u8])]) -> u32 {
         if xattrs.is_empty() {
             return 0;

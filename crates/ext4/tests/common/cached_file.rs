@@ -16,7 +16,8 @@ use testkit::crash::FileHistory;
 
 use super::TIME;
 
-/// Returns the cached data of a file, in `pages`. `mapper` maps it: the inode, or a map with a planted bug.
+/// Returns the cached data of a file, in `pages`. `mapper` maps it: the inode, or a map with a
+/// planted bug.
 pub fn writable_file<M: MapWrite + 'static>(
     inode: &Arc<Inode>,
     mapper: Arc<M>,
@@ -59,7 +60,8 @@ impl Cache {
     }
 }
 
-/// A file in the cache. In all methods that change data, the caller excludes concurrent use of the file.
+/// A file in the cache. In all methods that change data, the caller excludes concurrent use of the
+/// file.
 #[derive(Clone)]
 pub struct CachedFile {
     pub inode: Arc<Inode>,
@@ -81,9 +83,9 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Writes whole sectors directly. Overwrites existing blocks in shared mode, unless `alone` is set or there are
-    /// none. Data that cannot be written directly is written through the cache, and to the device at once. Returns
-    /// whether it was written directly.
+    /// Writes whole sectors directly. Overwrites existing blocks in shared mode, unless `alone` is
+    /// set or there are none. Data that cannot be written directly is written through the cache,
+    /// and to the device at once. Returns whether it was written directly.
     pub fn write_direct(
         &self,
         at: usize,
@@ -160,8 +162,9 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Exchanges the blocks of a range, as far as both files have them, with the blocks of `donor` from `to` on. The
-    /// caller excludes concurrent use of both files. Returns the ranges of `donor` that are zeroes afterwards.
+    /// Exchanges the blocks of a range, as far as both files have them, with the blocks of `donor`
+    /// from `to` on. The caller excludes concurrent use of both files. Returns the ranges of
+    /// `donor` that are zeroes afterwards.
     pub fn move_extents(
         &self,
         range: Range<usize>,
@@ -214,8 +217,8 @@ impl CachedFile {
         self.inode.sync(data_only).unwrap();
     }
 
-    /// Writes at a random position: usually at the end, otherwise in the middle or past the end. Writes less than two
-    /// to the power of `bits_max` bytes, all before `size_max`.
+    /// Writes at a random position: usually at the end, otherwise in the middle or past the end.
+    /// Writes less than two to the power of `bits_max` bytes, all before `size_max`.
     pub fn write_somewhere(
         &self,
         history: &mut FileHistory,

@@ -100,8 +100,8 @@ impl FastCommits {
         self
     }
 
-    /// Writes these commits to an image's journal, after a log without transactions, and marks the volume as one that
-    /// needs recovery.
+    /// Writes these commits to an image's journal, after a log without transactions, and marks the
+    /// volume as one that needs recovery.
     pub fn leave_in(&self, image: &Image) {
         let block =
             |at: u32| -> u64 { image.debugfs(&format!("bmap <8> {at}")).trim().parse().unwrap() };

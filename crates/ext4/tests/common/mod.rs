@@ -1,5 +1,5 @@
-//! Images that e2fsprogs creates for the tests of this crate, the output of its tools, and volumes and files on these
-//! images.
+//! Images that e2fsprogs creates for the tests of this crate, the output of its tools, and volumes
+//! and files on these images.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod cached_file;
@@ -63,8 +63,8 @@ impl Image {
         Self { scratch, path }
     }
 
-    /// Runs `mke2fs` with options separated by white space, and copies the folder that `fill` fills. The folder stays
-    /// at `source`.
+    /// Runs `mke2fs` with options separated by white space, and copies the folder that `fill`
+    /// fills. The folder stays at `source`.
     pub fn filled(megabytes: u64, options: &str, fill: impl FnOnce(&Path)) -> Self {
         let scratch = Scratch::new();
         let source = scratch.path("source");
@@ -104,8 +104,8 @@ impl Image {
         must(open_device(self.device(true)), "opening the volume")
     }
 
-    /// Opens the image as a device. While another test starts a program, that program's process briefly holds copies
-    /// of our open files with their locks, so this is tried again.
+    /// Opens the image as a device. While another test starts a program, that program's process
+    /// briefly holds copies of our open files with their locks, so this is tried again.
     pub fn device(&self, read_only: bool) -> SharedDevice {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -191,7 +191,8 @@ pub fn number_after(text: &str, label: &str) -> Option<u64> {
     rest[..end].parse().ok()
 }
 
-/// Returns the mappings of the file up to its last allocated block, each looked up by its first byte.
+/// Returns the mappings of the file up to its last allocated block, each looked up by its first
+/// byte.
 pub fn maps(inode: &Inode) -> Vec<Iomap> {
     testkit::crash::maps(inode)
 }
@@ -201,7 +202,8 @@ pub fn contents(volume: &Volume, inode: &Inode) -> Vec<u8> {
     testkit::crash::contents(volume.device(), inode, inode.size())
 }
 
-/// Returns the file's runs as (file block, volume block, blocks, unwritten). Adjacent runs are joined.
+/// Returns the file's runs as (file block, volume block, blocks, unwritten). Adjacent runs are
+/// joined.
 pub fn runs(volume: &Volume, inode: &Inode) -> Vec<(u64, u64, u64, bool)> {
     let shift = volume.geometry().block_size.shift();
     let mut runs = Vec::new();

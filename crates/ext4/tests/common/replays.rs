@@ -92,7 +92,8 @@ pub fn tree(volume: &Arc<Volume>) -> BTreeMap<String, Entry> {
     tree
 }
 
-/// Recovers the image in memory, and then in place. Checks that both trees are equal, and returns the tree.
+/// Recovers the image in memory, and then in place. Checks that both trees are equal, and returns
+/// the tree.
 pub fn recover(image: &Image, commits: usize) -> BTreeMap<String, Entry> {
     let volume = image.open();
     assert_eq!(volume.recovery().unwrap().fast_commits, commits);

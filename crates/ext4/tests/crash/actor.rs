@@ -1,6 +1,6 @@
-//! One of several threads that change a volume. It creates, writes, links, renames, replaces, truncates and removes
-//! files at random, in its own directory, and under its own names in a directory that all threads share. It records
-//! which of its changes must be durable.
+//! One of several threads that change a volume. It creates, writes, links, renames, replaces,
+//! truncates and removes files at random, in its own directory, and under its own names in a
+//! directory that all threads share. It records which of its changes must be durable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

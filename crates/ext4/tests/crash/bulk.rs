@@ -1,4 +1,5 @@
-//! Transactions so large that a few of them fill the log: in each round, a name changes in many directories.
+//! Transactions so large that a few of them fill the log: in each round, a name changes in many
+//! directories.
 
 use base::attributes::FileType;
 use ext4::ROOT_INODE;
@@ -13,8 +14,8 @@ const CHANGED: usize = 100;
 
 pub struct Bulk {
     run: RecordedRun,
-    /// For each directory, the names that it had. Each name has two points of the recording: from the first on it may
-    /// exist, from the second on it is durable.
+    /// For each directory, the names that it had. Each name has two points of the recording: from
+    /// the first on it may exist, from the second on it is durable.
     names: Vec<Vec<(String, usize, usize)>>,
 }
 
@@ -64,8 +65,8 @@ impl History for Bulk {
         &self.run
     }
 
-    /// Requires that each directory has one name, or two between linking and unlinking, and none that is older than
-    /// the last durable round.
+    /// Requires that each directory has one name, or two between linking and unlinking, and none
+    /// that is older than the last durable round.
     fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         for (index, names) in self.names.iter().enumerate() {
             let must = names.iter().rposition(|(_, _, from)| *from <= point).unwrap_or(0);

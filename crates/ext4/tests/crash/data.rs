@@ -1,5 +1,5 @@
-//! One thread with random operations on three files: cached and direct writes, truncation, punching and shifting,
-//! moving of extents, and syncs. It also appends to a fourth file.
+//! One thread with random operations on three files: cached and direct writes, truncation, punching
+//! and shifting, moving of extents, and syncs. It also appends to a fourth file.
 
 use base::Error;
 use ext4::InodeFlags;

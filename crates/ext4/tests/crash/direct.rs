@@ -18,9 +18,9 @@ fn split(random: &mut Random) -> SplitExtents {
     }
 }
 
-/// Writes sectors or whole blocks directly, usually in the middle of a file, otherwise at the end or past it. All
-/// bytes are before `size_max`, rounded up to a sector. Returns whether all new data is on the device, if no data was
-/// dirty before.
+/// Writes sectors or whole blocks directly, usually in the middle of a file, otherwise at the end
+/// or past it. All bytes are before `size_max`, rounded up to a sector. Returns whether all new
+/// data is on the device, if no data was dirty before.
 pub fn write_somewhere(
     file: &CachedFile,
     history: &mut FileHistory,

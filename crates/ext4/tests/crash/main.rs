@@ -1,8 +1,9 @@
-//! Tests of power cuts. All writes and flushes of a workload are recorded, and the images that a power cut could
-//! leave are rebuilt: any writes that no flush had made durable, or sectors of them, are missing. Each image must
-//! recover to a consistent volume with all promised changes: by this library in memory, and then half of them by
-//! e2fsck, half by this library in place (`judge.rs`). The run prints the number of images. With planted bugs, the
-//! same judge must find errors (`planted.rs`).
+//! Tests of power cuts. All writes and flushes of a workload are recorded, and the images that a
+//! power cut could leave are rebuilt: any writes that no flush had made durable, or sectors of
+//! them, are missing. Each image must recover to a consistent volume with all promised changes: by
+//! this library in memory, and then half of them by e2fsck, half by this library in place
+//! (`judge.rs`). The run prints the number of images. With planted bugs, the same judge must find
+//! errors (`planted.rs`).
 //!
 //! `testkit::crash` describes the environment variables.
 

@@ -1,5 +1,5 @@
-//! One thread that creates, links, renames and removes names at random. After a cut, the tree is the one after some
-//! operation, and not before one that was known to be durable.
+//! One thread that creates, links, renames and removes names at random. After a cut, the tree is
+//! the one after some operation, and not before one that was known to be durable.
 
 use std::collections::BTreeMap;
 

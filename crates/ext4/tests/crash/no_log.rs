@@ -1,6 +1,6 @@
-//! Power cuts on volumes without a journal. A commit writes blocks to their home locations, and a power cut during it
-//! can leave any state that e2fsck must repair. But data and zeroes are written first, so that no stale data is
-//! exposed. After all writes of a commit, the volume is consistent.
+//! Power cuts on volumes without a journal. A commit writes blocks to their home locations, and a
+//! power cut during it can leave any state that e2fsck must repair. But data and zeroes are written
+//! first, so that no stale data is exposed. After all writes of a commit, the volume is consistent.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use testkit::crash::{
     Disks, History, STALE, Violation, VolumeFormat, count_mended_state, mended, read,
 };
 
-/// Judges the images after cuts at the end of a commit's writes, before they are durable. Only the metadata among
-/// them is kept.
+/// Judges the images after cuts at the end of a commit's writes, before they are durable. Only the
+/// metadata among them is kept.
 pub fn judge_whole_commits(history: &Data) -> Option<Violation> {
     let run = history.run();
     let recording = &run.recording;
@@ -32,8 +32,8 @@ pub fn judge_whole_commits(history: &Data) -> Option<Violation> {
     None
 }
 
-/// Returns whether a write is of metadata: of a block that was not free at the beginning, or of a block of pointers
-/// or extents.
+/// Returns whether a write is of metadata: of a block that was not free at the beginning, or of a
+/// block of pointers or extents.
 fn is_metadata(before: &[u8], write: &RecordedWrite) -> bool {
     if before[write.offset.0 as usize] != STALE {
         return true;

@@ -1,5 +1,5 @@
-//! Typical bugs of a file system, planted from outside: by a device between the volume and the recorder, or by a map
-//! between a file's data and its inode. The judge must find each of them.
+//! Typical bugs of a file system, planted from outside: by a device between the volume and the
+//! recorder, or by a map between a file's data and its inode. The judge must find each of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,7 +93,8 @@ impl MapWrite for BuggyMapper {
             Bug::EarlySize => self.inode.end_io(&[], FileOffset(at.0 + length))?,
             _ => return Ok(map),
         }
-        // The result reaches the device before the data, as with a concurrent commit of another thread.
+        // The result reaches the device before the data, as with a concurrent commit of another
+        // thread.
         self.inode.volume().sync()?;
         self.inode.map_read(at, length)
     }

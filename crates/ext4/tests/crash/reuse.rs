@@ -1,5 +1,6 @@
-//! Two files that are written in turns on a volume that is almost full, each in the blocks that the other file has
-//! just released. Nothing is promised to be durable, but neither file ever shows data of the other.
+//! Two files that are written in turns on a volume that is almost full, each in the blocks that the
+//! other file has just released. Nothing is promised to be durable, but neither file ever shows
+//! data of the other.
 
 use iomap::SplitExtents;
 use testkit::Random;

@@ -1,5 +1,6 @@
-//! Blocks of a directory that are reused for a file's data on a volume that is almost full, while the log still has
-//! older transactions with these blocks. Recovery must not write those blocks over the data.
+//! Blocks of a directory that are reused for a file's data on a volume that is almost full, while
+//! the log still has older transactions with these blocks. Recovery must not write those blocks
+//! over the data.
 
 use base::attributes::FileType;
 use ext4::{Inode, ROOT_INODE};

@@ -1,6 +1,7 @@
-//! One thread that creates, writes, links, renames and removes files on a volume without a journal. A power cut may
-//! leave names in any state that e2fsck can repair, and files in lost+found. But data that was synced, and not
-//! changed since, exists, and no file has data of another file, or stale data.
+//! One thread that creates, writes, links, renames and removes files on a volume without a journal.
+//! A power cut may leave names in any state that e2fsck can repair, and files in lost+found. But
+//! data that was synced, and not changed since, exists, and no file has data of another file, or
+//! stale data.
 
 use std::sync::Arc;
 

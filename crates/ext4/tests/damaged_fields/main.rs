@@ -1,5 +1,5 @@
-//! Damage to single fields of ext4 images: the library's check finds something if e2fsck does, and the other way round,
-//! but for a list of differences.
+//! Damage to single fields of ext4 images: the library's check finds something if e2fsck does, and
+//! the other way round, but for a list of differences.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -31,7 +31,8 @@ enum Only {
     Theirs,
 }
 
-/// Damage that only one checker finds, by structure and field, and the reason. e2fsck is that of e2fsprogs 1.47.0.
+/// Damage that only one checker finds, by structure and field, and the reason. e2fsck is that of
+/// e2fsprogs 1.47.0.
 const DIFFERENCES: &[(Structure, &str, Only, &str)] = &[
     (
         Structure::Superblock,
@@ -180,7 +181,8 @@ fn judge_kind(options: &'static str, kind: u64) -> Outcome {
 #[test]
 #[expect(clippy::print_stdout, reason = "shown when the test fails")]
 fn the_check_finds_a_damaged_field_if_e2fsck_does() {
-    // e2fsck sleeps if the block of multiple-mount protection is damaged, so the kinds run at the same time.
+    // e2fsck sleeps if the block of multiple-mount protection is damaged, so the kinds run at the
+    // same time.
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let kinds = KINDS.iter().zip(0..);
         let threads: Vec<_> =

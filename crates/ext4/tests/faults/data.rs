@@ -1,4 +1,5 @@
-//! Write errors of data while blocks are allocated for its file. The data is lost, and nothing else is.
+//! Write errors of data while blocks are allocated for its file. The data is lost, and nothing else
+//! is.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::common::{self, Image, contents, new_file, open_device_for_writing};
 
 const LATER: Timestamp = Timestamp { seconds: 2_000_000_000, nanoseconds: 0 };
 
-/// Opens an image on a device on which write `number` fails, and runs `work`. The volume must stay writable and
-/// consistent. Returns the result of `work`, a number of writes.
+/// Opens an image on a device on which write `number` fails, and runs `work`. The volume must stay
+/// writable and consistent. Returns the result of `work`, a number of writes.
 fn with_fault(
     image: &Image,
     number: u64,

@@ -1,6 +1,6 @@
-//! Tests of I/O errors. Any single write or flush of a workload fails, once or permanently. The affected callers get
-//! errors, no caller is told that lost changes are durable, the volume reacts as its error policy requires, and after
-//! a power cut all durable changes are recovered.
+//! Tests of I/O errors. Any single write or flush of a workload fails, once or permanently. The
+//! affected callers get errors, no caller is told that lost changes are durable, the volume reacts
+//! as its error policy requires, and after a power cut all durable changes are recovered.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -92,9 +92,10 @@ fn run(image: &[u8], fault: Option<CountedFault>, seed: u64) -> Outcome {
     Outcome { recording, faults, workload, errors, shut, requests }
 }
 
-/// Returns the image after a power cut at the end of the recording, with a random part of the sectors that no flush
-/// has made durable. The superblock's two sectors are kept or lost together, because of its checksum. Without a
-/// journal, which would repair torn blocks, this holds for the sectors of every block.
+/// Returns the image after a power cut at the end of the recording, with a random part of the
+/// sectors that no flush has made durable. The superblock's two sectors are kept or lost together,
+/// because of its checksum. Without a journal, which would repair torn blocks, this holds for the
+/// sectors of every block.
 fn after_power_cut(kind: &Kind, recording: &Recording, random: &mut Random) -> Vec<u8> {
     let (kept_of_4, mut kept) = (random.below(5), false);
     recording.image(recording.crash_points().end - 1, |write, sector| {
@@ -140,7 +141,8 @@ fn reopen(image: Vec<u8>, case: &str) -> Vec<u8> {
     device.snapshot()
 }
 
-/// Returns whether a fault was in the zeroing of the rest of a truncated block. All other writes are of whole kilobytes.
+/// Returns whether a fault was in the zeroing of the rest of a truncated block. All other writes
+/// are of whole kilobytes.
 fn is_rest_of_block(fault: Fault) -> bool {
     fault.offset.0 % 1024 != 0 || fault.length % 1024 != 0
 }
@@ -202,7 +204,8 @@ fn check_after_power_cut(kind: &Kind, fault: CountedFault, outcome: &Outcome, ca
     }
 }
 
-/// Runs the workload with one failing request at a time, for at most `runs_max` requests spread over the workload.
+/// Runs the workload with one failing request at a time, for at most `runs_max` requests spread
+/// over the workload.
 fn sweep(kind: &Kind, operation: IoOperation, lasting: Lasting, errno: i32, runs_max: u64) {
     let (image, seed) = (kind.image(), 7 + runs_max);
     let undisturbed = run(&image, None, seed);

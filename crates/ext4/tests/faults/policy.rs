@@ -1,4 +1,5 @@
-//! Tests of a volume's error policy, and of the errors that e2fsprogs find in the superblock afterwards.
+//! Tests of a volume's error policy, and of the errors that e2fsprogs find in the superblock
+//! afterwards.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -11,7 +11,8 @@ use crate::e2fsck;
 
 const BLOCK: u64 = 1024;
 
-/// A power cut during a write can leave a block that cannot be read until it is written again. The log has its contents.
+/// A power cut during a write can leave a block that cannot be read until it is written again. The
+/// log has its contents.
 #[test]
 fn a_block_that_the_log_replaces_need_not_be_readable() {
     let image = Image::make(6, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);

@@ -141,7 +141,8 @@ impl Workload {
         self.errors.extend(result.err());
     }
 
-    /// Does one operation. Returns its result, and whether it always changes something in a transaction.
+    /// Does one operation. Returns its result, and whether it always changes something in a
+    /// transaction.
     fn step(&mut self) -> (Result<()>, bool) {
         self.counter += 1;
         if self.files.is_empty() {
@@ -309,8 +310,8 @@ impl Workload {
         maps.filter_map(range_of).collect()
     }
 
-    /// Checks that a volume after a power cut has everything that is durable, and nothing that never existed. Without
-    /// a journal, nothing is promised of later changes.
+    /// Checks that a volume after a power cut has everything that is durable, and nothing that
+    /// never existed. Without a journal, nothing is promised of later changes.
     pub fn check(&self, volume: &Arc<Volume>, has_journal: bool, case: &str) {
         let root = volume.inode(ROOT_INODE).unwrap();
         let mut names: BTreeMap<u64, Vec<String>> = BTreeMap::new();

@@ -1,5 +1,6 @@
-//! Tests of volumes that are copied while the running kernel has them mounted, so that it has written back only a part
-//! of its changes. Reading a copy must give the same tree as `e2fsck -fy` on it. Not here: volumes that were shut down.
+//! Tests of volumes that are copied while the running kernel has them mounted, so that it has
+//! written back only a part of its changes. Reading a copy must give the same tree as `e2fsck -fy`
+//! on it. Not here: volumes that were shut down.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ const IMAGE_BYTES: u64 = 32 << 20;
 const ROUNDS: u64 = 4;
 /// The time during which writers run before each copy.
 const BUSY_TIME: Duration = Duration::from_millis(150);
-/// The number of changes of each writer before the first round, so that no copy is empty even on a slow machine.
+/// The number of changes of each writer before the first round, so that no copy is empty even on a
+/// slow machine.
 const CHANGES_BEFORE: u64 = 20;
 /// The maximum number of copies before two in a row must be equal.
 const COPIES_MAX: usize = 500;
@@ -28,9 +30,9 @@ const COPIES_MAX: usize = 500;
 /// The mount option for a commit every second.
 const COMMIT: &str = "commit=1";
 
-/// Returns the contents of `image` at one moment, although the kernel may write to it at any time. A single copy may
-/// mix earlier with later contents, which no power cut leaves. If two copies in a row are equal, the image had these
-/// contents between them.
+/// Returns the contents of `image` at one moment, although the kernel may write to it at any time.
+/// A single copy may mix earlier with later contents, which no power cut leaves. If two copies in a
+/// row are equal, the image had these contents between them.
 fn contents_at_once(image: &Path) -> Vec<u8> {
     let mut earlier = must(std::fs::read(image), "read");
     for _ in 0..COPIES_MAX {
@@ -43,8 +45,8 @@ fn contents_at_once(image: &Path) -> Vec<u8> {
     panic!("the kernel did not stop writing during {COPIES_MAX} copies");
 }
 
-/// Lets the writers run for a while, and stops them without a sync, with their files open. They continue in the next
-/// round.
+/// Lets the writers run for a while, and stops them without a sync, with their files open. They
+/// continue in the next round.
 fn write_for_a_while(writers: &mut [Writer]) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Tests of the recovery of volumes that were cut off during the running kernel's writes. e2fsck and the kernel judge
-//! the result.
+//! Tests of the recovery of volumes that were cut off during the running kernel's writes. e2fsck
+//! and the kernel judge the result.
 
 mod busy;
 mod workload;
@@ -31,7 +31,8 @@ struct Scenario {
     make: Mke2fs,
     mount_options: &'static str,
     operations: Operations,
-    /// The number of cuts. After each cut, the kernel recovers the volume, and the workload continues on it.
+    /// The number of cuts. After each cut, the kernel recovers the volume, and the workload
+    /// continues on it.
     cuts: u64,
 }
 
@@ -101,8 +102,9 @@ fn copy(from: &Path, folder: &Path, name: &str) -> PathBuf {
     to
 }
 
-/// Returns the tree in `image`, without the volume's counts, which may differ between recoveries: the kernel counts
-/// free space anew at each mount, and loses some blocks that it had allocated for interrupted operations.
+/// Returns the tree in `image`, without the volume's counts, which may differ between recoveries:
+/// the kernel counts free space anew at each mount, and loses some blocks that it had allocated for
+/// interrupted operations.
 fn manifest(image: &Path) -> Manifest {
     let mount = LoopMount::new(image, "ext4", "ro,noload");
     Manifest::of_host(mount.path()).without_tree("(volume)")
@@ -135,7 +137,8 @@ fn recover_by_e2fsck(image: &Path) {
     assert!(matches!(fixed.status.code(), Some(0 | 1)), "{}", fixed.text());
 }
 
-/// Opens `snapshot`, and writes the recovered volume to the file "ours". Checks that the snapshot itself is unchanged.
+/// Opens `snapshot`, and writes the recovered volume to the file "ours". Checks that the snapshot
+/// itself is unchanged.
 fn recover_by_us(folder: &Path, snapshot: &Path) -> (PathBuf, RecoveryReport) {
     let before = must(std::fs::read(snapshot), "read");
     let volume = must(open(snapshot), "open");
@@ -213,8 +216,8 @@ fn ext3() {
     scenario.check();
 }
 
-/// Returns the facts of a tree that fast commits contain. For directories, these are only the facts that follow from
-/// their names.
+/// Returns the facts of a tree that fast commits contain. For directories, these are only the facts
+/// that follow from their names.
 fn without_directory_facts(manifest: Manifest) -> Manifest {
     manifest.map(|_, mode, fact, value| {
         let is_lost =
@@ -223,8 +226,8 @@ fn without_directory_facts(manifest: Manifest) -> Manifest {
     })
 }
 
-/// Checks the recovery of fast commits. One writer runs, and commits all changes before the shutdown. So the recovered
-/// tree must equal the tree at the shutdown.
+/// Checks the recovery of fast commits. One writer runs, and commits all changes before the
+/// shutdown. So the recovered tree must equal the tree at the shutdown.
 fn check_fast_commits(name: &str, make: &Mke2fs, operations: Operations, seeds: Range<u64>) {
     private_mounts();
     let folder = must(TempDir::new_in("/dev/shm"), "a folder");
@@ -249,8 +252,8 @@ fn check_fast_commits(name: &str, make: &Mke2fs, operations: Operations, seeds: 
         let written = recover_in_place(folder.path(), &snapshot);
         assert_eq!(complaints(&written), "", "{context}: opened for writing");
         manifest(&ours).assert_equal("ours", &manifest(&written), "ours, opened for writing");
-        // The next round continues on the recovered volume, since the kernel itself cannot mount every volume whose
-        // fast commits it wrote.
+        // The next round continues on the recovered volume, since the kernel itself cannot mount
+        // every volume whose fast commits it wrote.
         must(std::fs::copy(&ours, &image), "copy");
         let ours = without_directory_facts(manifest(&ours));
         let truth = without_directory_facts(truth);

@@ -12,7 +12,8 @@ use testkit::Random;
 /// The kinds of operations that a writer may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Operations {
-    /// Extended attributes and preallocation, for which Linux writes full transactions instead of fast commits.
+    /// Extended attributes and preallocation, for which Linux writes full transactions instead of
+    /// fast commits.
     pub attributes: bool,
     /// Creating directories.
     pub directories: bool,
@@ -56,7 +57,8 @@ impl Writer {
         }
     }
 
-    /// Makes `changes` changes. Returns earlier if `stop` is set, or if the file system is shut down.
+    /// Makes `changes` changes. Returns earlier if `stop` is set, or if the file system is shut
+    /// down.
     pub fn run(&mut self, changes: u64, stop: &AtomicBool) {
         let _ = fs::create_dir_all(&self.top);
         for _ in 0..changes {
@@ -64,8 +66,8 @@ impl Writer {
                 return;
             }
             if let Err(error) = self.change() {
-                // The errors of a shutdown: EIO, EROFS, ESHUTDOWN. Other errors are expected: the volume may be full,
-                // and an earlier operation may have failed partly.
+                // The errors of a shutdown: EIO, EROFS, ESHUTDOWN. Other errors are expected: the
+                // volume may be full, and an earlier operation may have failed partly.
                 if matches!(error.raw_os_error(), Some(5 | 30 | 108)) {
                     return;
                 }
@@ -73,7 +75,8 @@ impl Writer {
         }
     }
 
-    /// Creates and commits a directory with many names, in which later operations create further names.
+    /// Creates and commits a directory with many names, in which later operations create further
+    /// names.
     pub fn prepare(&mut self) -> io::Result<()> {
         let path = self.top.join("many");
         if !path.exists() {
@@ -219,8 +222,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Creates a directory of many blocks, and mostly removes it again. Its blocks are revoked, and are then used for
-    /// data.
+    /// Creates a directory of many blocks, and mostly removes it again. Its blocks are revoked, and
+    /// are then used for data.
     fn crowd(&mut self) -> io::Result<()> {
         self.made += 1;
         let path = self.top.join(format!("crowd-{}-{}", self.seed, self.made));

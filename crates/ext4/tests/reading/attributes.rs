@@ -1,5 +1,5 @@
-//! Tests of reading extended attributes, ACLs and symbolic links that mke2fs copied from a tree, or that the kernel
-//! or debugfs wrote. The host's view is expected.
+//! Tests of reading extended attributes, ACLs and symbolic links that mke2fs copied from a tree, or
+//! that the kernel or debugfs wrote. The host's view is expected.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;

@@ -1,5 +1,5 @@
-//! Tests of volumes created for systems other than Linux, which use some inode bytes differently. The bytes after a
-//! change are compared with those that the running kernel writes.
+//! Tests of volumes created for systems other than Linux, which use some inode bytes differently.
+//! The bytes after a change are compared with those that the running kernel writes.
 
 use crate::common;
 use std::os::unix::fs::PermissionsExt;
@@ -14,11 +14,12 @@ use testkit::{LoopMount, private_mounts};
 /// The fields of an inode that each system defines.
 const OSD1: std::ops::Range<usize> = 0x24..0x28;
 const OSD2: std::ops::Range<usize> = 0x74..0x80;
-/// The part of the second field that holds the high halves of the owner and the group on all systems.
+/// The part of the second field that holds the high halves of the owner and the group on all
+/// systems.
 const OWNERS: std::ops::Range<usize> = 4..8;
 
-/// Systems by their names in mke2fs (it has none for Masix), and features to add, or to remove since the system
-/// cannot have them.
+/// Systems by their names in mke2fs (it has none for Masix), and features to add, or to remove
+/// since the system cannot have them.
 const SYSTEMS: [(&str, CreatorOs, &str); 4] = [
     ("hurd", CreatorOs::Hurd, "^64bit,^huge_file,^metadata_csum,^extents"),
     ("2", CreatorOs::Other(2), "^64bit"),
@@ -42,8 +43,8 @@ fn fields(image: &Image, number: InodeNumber) -> (Vec<u8>, Vec<u8>) {
     (part(OSD1), part(OSD2))
 }
 
-/// Creates an image for a system, with files that have values in those fields. The values are valid for e2fsck: the
-/// translator's block is in use.
+/// Creates an image for a system, with files that have values in those fields. The values are valid
+/// for e2fsck: the translator's block is in use.
 fn image(system: &str, features: &str) -> Image {
     let options = format!("-t ext4 -b 1024 -o {system} -O {features} -J size=1");
     let image = Image::filled(8, &options, |source| {

@@ -1,6 +1,6 @@
-//! Tests of deleting files with damaged maps or attributes. The name is removed, the inode is free and not an orphan,
-//! reachable blocks are freed, and the volume is marked with errors. e2fsck frees the other blocks, and has nothing
-//! else to repair.
+//! Tests of deleting files with damaged maps or attributes. The name is removed, the inode is free
+//! and not an orphan, reachable blocks are freed, and the volume is marked with errors. e2fsck
+//! frees the other blocks, and has nothing else to repair.
 
 use crate::common;
 use std::process::Command;
@@ -59,7 +59,8 @@ impl File {
         Self { area: record.block_area, attributes, number }
     }
 
-    /// Returns the node that an entry of an extent node refers to. `back` counts from the last entry.
+    /// Returns the node that an entry of an extent node refers to. `back` counts from the last
+    /// entry.
     fn child(node: &[u8], back: usize) -> usize {
         let entries = usize::from(u16::from_le_bytes([node[2], node[3]]));
         number_at(node, 12 * (entries - back) + 4) as usize

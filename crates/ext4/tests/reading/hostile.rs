@@ -77,7 +77,8 @@ fn read_everything(volume: &Arc<Volume>) {
     assert!(start.elapsed() < TIME_MAX, "{:?}", start.elapsed());
 }
 
-/// Generates a location and the bytes to write there: mostly small changes of metadata, at the start of the image.
+/// Generates a location and the bytes to write there: mostly small changes of metadata, at the
+/// start of the image.
 fn change() -> impl Strategy<Value = (usize, Vec<u8>)> {
     let value = prop_oneof![
         any::<[u8; 1]>().prop_map(|bytes| bytes.to_vec()),
@@ -156,8 +157,8 @@ fn groups_in_a_hole_of_the_image_are_not_all_read() {
     let image =
         Image::make(2, &["-t", "ext4", "-b", "1024", "-I", "256", "-N", "64", "-O", features]);
     let file = std::fs::File::options().write(true).open(&image.path).unwrap();
-    // Groups of eight blocks, with four inodes each. The fields are the numbers of inodes and of blocks, and the
-    // numbers of blocks, clusters and inodes in a group.
+    // Groups of eight blocks, with four inodes each. The fields are the numbers of inodes and of
+    // blocks, and the numbers of blocks, clusters and inodes in a group.
     for (at, value) in [(0, GROUPS * 4), (4, GROUPS * 8 + 1), (32, 8), (36, 8), (40, 4)] {
         file.write_all_at(&value.to_le_bytes(), 1024 + at).unwrap();
     }

@@ -1,5 +1,6 @@
-//! Tests of panics in the background: in the journal's thread, in the thread of multiple-mount protection, and at the
-//! end of writes. A panic shuts the volume down, and later changes report it.
+//! Tests of panics in the background: in the journal's thread, in the thread of multiple-mount
+//! protection, and at the end of writes. A panic shuts the volume down, and later changes report
+//! it.
 
 use crate::common;
 use std::ops::Range;
@@ -16,7 +17,8 @@ use ext4::{Inode, Volume};
 use iomap::{FinishedRange, Iomap, MapRead, MapWrite};
 use testkit::{PanicDevice, PanicOnce};
 
-/// Returns a volume on a device that panics once when the thread with this name uses it, after it is armed.
+/// Returns a volume on a device that panics once when the thread with this name uses it, after it
+/// is armed.
 fn volume(
     options: &[&str],
     thread: &'static str,

@@ -1,5 +1,5 @@
-//! Comparison of the consistency check with e2fsck on the damaged images that e2fsprogs has for its own tests, which
-//! `scripts/fetch-e2fsprogs` fetches.
+//! Comparison of the consistency check with e2fsck on the damaged images that e2fsprogs has for its
+//! own tests, which `scripts/fetch-e2fsprogs` fetches.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,8 +15,8 @@ const IMAGES_MIN: usize = 180;
 /// The number of threads.
 const THREADS: usize = 2;
 
-/// The images for which the verdicts differ, whether only the check finds something, and the reason. e2fsck is that of
-/// e2fsprogs 1.47.0.
+/// The images for which the verdicts differ, whether only the check finds something, and the
+/// reason. e2fsck is that of e2fsprogs 1.47.0.
 const DIFFERENCES: &[(&str, bool, &str)] = &[
     (
         "f_orphan",
@@ -65,7 +65,8 @@ fn unpack(packed: &Path, image: &Path) -> Vec<u8> {
     std::fs::read(image).unwrap()
 }
 
-/// Returns the output of `e2fsck -fn`, and whether it found nothing. Without a limit, the output is endless for some images.
+/// Returns the output of `e2fsck -fn`, and whether it found nothing. Without a limit, the output is
+/// endless for some images.
 fn e2fsck(image: &Path) -> (String, bool) {
     let path = image.with_extension("text");
     let text = std::fs::File::create(&path).unwrap();
@@ -77,7 +78,8 @@ fn e2fsck(image: &Path) -> (String, bool) {
     (text, status.success())
 }
 
-/// Returns a description of each difference that is not in the list, or is in it but does not occur.
+/// Returns a description of each difference that is not in the list, or is in it but does not
+/// occur.
 fn judge(packed: &Path, scratch: &Scratch) -> Option<String> {
     let name = packed.file_stem().unwrap().to_str().unwrap();
     let image = scratch.path(name);

@@ -1,5 +1,6 @@
-//! Tests of volumes whose first superblock is damaged. They are read through a copy of it, at any position at which
-//! mke2fs puts copies, and with the changes in the journal. They are not opened for writing.
+//! Tests of volumes whose first superblock is damaged. They are read through a copy of it, at any
+//! position at which mke2fs puts copies, and with the changes in the journal. They are not opened
+//! for writing.
 
 use crate::common;
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,6 @@
-//! Tests of superblocks that a power cut has torn. The volume opens for reading and for writing as if the whole
-//! superblock had been written, or nothing of it. Differences that no tear explains are damage.
+//! Tests of superblocks that a power cut has torn. The volume opens for reading and for writing as
+//! if the whole superblock had been written, or nothing of it. Differences that no tear explains
+//! are damage.
 
 use crate::common;
 use std::process::Command;
@@ -53,7 +54,8 @@ fn write(image: &Image, device: &SharedDevice) {
     std::fs::write(&image.path, &bytes).unwrap();
 }
 
-/// Writes the contents of `device` to the image, and repairs it by e2fsck, which finds a copy of the superblock.
+/// Writes the contents of `device` to the image, and repairs it by e2fsck, which finds a copy of
+/// the superblock.
 fn repair_by_e2fsck(image: &Image, device: &SharedDevice) {
     write(image, device);
     let repaired = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
@@ -61,8 +63,8 @@ fn repair_by_e2fsck(image: &Image, device: &SharedDevice) {
     image.check_by_e2fsck();
 }
 
-/// Opens and changes a volume four times, and closes it twice. Then opens it in the state after each possible tear of
-/// the superblock.
+/// Opens and changes a volume four times, and closes it twice. Then opens it in the state after
+/// each possible tear of the superblock.
 fn check_tears(options: &str, with_errors: bool) {
     let image = image(options);
     if with_errors {

@@ -1,5 +1,6 @@
-//! Tests of recovery in memory on volumes with features that cannot be written: quota, encryption, verity, directories
-//! that ignore case. Opening such a volume for writing fails. Opening it read-only shows the changes in the journal.
+//! Tests of recovery in memory on volumes with features that cannot be written: quota, encryption,
+//! verity, directories that ignore case. Opening such a volume for writing fails. Opening it
+//! read-only shows the changes in the journal.
 
 use crate::common;
 use std::collections::BTreeMap;
@@ -21,8 +22,8 @@ const GENERATION: u32 = 77;
 
 const FEATURES: &str = "quota,project,encrypt,verity,casefold,fast_commit";
 
-/// Makes a volume with directories of all kinds: `plain` and `folded` are hashed, `folded` ignores case, and
-/// `hidden` is encrypted.
+/// Makes a volume with directories of all kinds: `plain` and `folded` are hashed, `folded` ignores
+/// case, and `hidden` is encrypted.
 fn make(options: &str) -> Image {
     let options = format!(
         "-t ext4 -b {BLOCK} -I 256 -N 512 -J size=16 -E encoding=utf8 -O {FEATURES} {options}"
@@ -71,7 +72,8 @@ fn add_flag(image: &Image, name: &str, flag: InodeFlags) {
     image.debugfs_write(&format!("sif /{name} flags {flags:#x}\n"));
 }
 
-/// Opens an image with recovery in memory. Checks that opening for writing is refused, and that the image is unchanged.
+/// Opens an image with recovery in memory. Checks that opening for writing is refused, and that the
+/// image is unchanged.
 fn recover(image: &Image) -> Arc<Volume> {
     let before = image.bytes();
     let refused = common::open_device_for_writing(image.device(false)).unwrap_err().to_string();
@@ -119,9 +121,8 @@ fn names(volume: &Arc<Volume>, path: &str) -> BTreeMap<String, InodeNumber> {
     names
 }
 
-/// Returns the findings of the check.
-/// Returns what a check finds, except that `hidden` and what was created there have no encryption contexts: debugfs sets
-/// flags, but cannot add contexts.
+/// Returns the findings of the check. Returns what a check finds, except that `hidden` and what was
+/// created there have no encryption contexts: debugfs sets flags, but cannot add contexts.
 fn findings(volume: &Arc<Volume>) -> Vec<String> {
     let mut findings = Vec::new();
     volume.check(&mut |error: Error| {
@@ -162,7 +163,8 @@ fn orphans_are_deleted_and_truncated() {
         assert_eq!((report.deleted, report.truncated), (1, 1), "{options}: {report:?}");
         assert!(report.failure.is_none(), "{options}: {report:?}");
         assert!(!is_in_use(&volume, first) && is_in_use(&volume, second));
-        // Freed: the blocks of the first file, all but two blocks of the second file, and the block of its map.
+        // Freed: the blocks of the first file, all but two blocks of the second file, and the block
+        // of its map.
         let after = volume.statfs();
         assert_eq!(after.blocks_free - before.blocks_free, 30 + 18 + 1, "{options}");
         assert_eq!(after.inodes_free - before.inodes_free, 1);

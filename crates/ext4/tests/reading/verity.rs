@@ -61,7 +61,8 @@ fn verified(options: &[&str]) -> Verified {
     Verified { image, digests, tree_lens }
 }
 
-/// Reads each block through one cache. Returns the contents, and the blocks that cannot be verified.
+/// Reads each block through one cache. Returns the contents, and the blocks that cannot be
+/// verified.
 fn read(bytes: Vec<u8>, image: &Image, size: usize) -> (Vec<u8>, Vec<usize>) {
     let volume = open(bytes).unwrap();
     let inode = volume.inode(inode_of(image, &format!("{size}"))).unwrap();

@@ -6,7 +6,8 @@ use base::{FileBlock, GroupNumber};
 use ext4::{Bitmap, ROOT_INODE};
 use testkit::must;
 
-/// Checks that a volume opens, and that its counts, groups and bitmaps equal those that dumpe2fs prints.
+/// Checks that a volume opens, and that its counts, groups and bitmaps equal those that dumpe2fs
+/// prints.
 fn check(megabytes: u64, options: &str) {
     let image = Image::filled(megabytes, options, |_| {});
     let volume = image.open();

@@ -1,5 +1,5 @@
-//! Tests of rare fast commits, and of fast commits that available kernels do not write. Recovery in memory and recovery
-//! in place must have the same result, and e2fsck must find no errors.
+//! Tests of rare fast commits, and of fast commits that available kernels do not write. Recovery in
+//! memory and recovery in place must have the same result, and e2fsck must find no errors.
 
 use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,8 @@ fn blocks_move_between_files() {
         let [from, to] = ["/first", "/second"].map(|name| before[name].runs[0].1);
         let blocks = 16 * BLOCK as u64;
         let mut commits = FastCommits::new(BLOCK);
-        // The files exchange their second halves. The first half of the first file becomes unwritten.
+        // The files exchange their second halves. The first half of the first file becomes
+        // unwritten.
         commits.inode(first, &image_of(REGULAR, blocks, generation(&image, first), 0));
         commits.delete_range(first, 8, 8);
         commits.inode(second, &image_of(REGULAR, blocks, generation(&image, second), 0));
@@ -134,7 +135,8 @@ fn a_file_with_many_runs_gets_an_extent_tree() {
     }
 }
 
-/// Creates files in all directories by fast commits. Returns the trees before and after the recovery.
+/// Creates files in all directories by fast commits. Returns the trees before and after the
+/// recovery.
 fn fill(options: &str) -> [BTreeMap<String, Entry>; 2] {
     let image = make(options);
     let before = tree(&image.open());
@@ -212,7 +214,8 @@ fn a_directory_that_reuses_an_inode_number_keeps_its_new_names() {
         commits.name(TAG_UNLINK, few, one, "one");
         commits.name(TAG_UNLINK, ROOT, few, "few");
         commits.commit();
-        // The new directory reuses the inode number of the old directory, and its file that of the old file.
+        // The new directory reuses the inode number of the old directory, and its file that of the
+        // old file.
         commits.name(TAG_CREATE, ROOT, few, "few");
         commits.inode(few, &image_of(DIRECTORY, BLOCK as u64, GENERATION, 0));
         commits.name(TAG_CREATE, few, one, "one");
@@ -278,8 +281,8 @@ fn names_in(volume: &Arc<Volume>, number: u64) -> BTreeSet<String> {
     names
 }
 
-/// Recovers the image in memory, and then in place. Checks that a directory has the same names after both, and returns
-/// them.
+/// Recovers the image in memory, and then in place. Checks that a directory has the same names
+/// after both, and returns them.
 fn recover_names(image: &Image, number: u64) -> BTreeSet<String> {
     let in_memory = names_in(&image.open(), number);
     let volume = common::open_for_writing(image);
@@ -433,7 +436,8 @@ fn an_invalid_inode_image_is_ignored() {
     let mut image_of_first = image_of(REGULAR, 100, generation(&image, first), 0);
     image_of_first[108..112].copy_from_slice(&u32::MAX.to_le_bytes());
     commits.inode(first, &image_of_first);
-    // An invalid length of the extra fields, in a new file, and in a file that reuses an inode number.
+    // An invalid length of the extra fields, in a new file, and in a file that reuses an inode
+    // number.
     let mut damaged = image_of(REGULAR, 100, GENERATION, 0);
     damaged[128..130].copy_from_slice(&33_u16.to_le_bytes());
     commits.name(TAG_CREATE, ROOT, made, "bad");

@@ -17,8 +17,8 @@ use base::{Error, FsBlock};
 use ext4::fast_commit::ondisk::{TAG_CREATE, TAG_LINK, TAG_UNLINK};
 use testkit::{LoopMount, Random, private_mounts};
 
-/// Marks blocks as free, and counts them as free. Linux does this during its replay of fast commits, and marks them as
-/// in use again only at the end.
+/// Marks blocks as free, and counts them as free. Linux does this during its replay of fast
+/// commits, and marks them as in use again only at the end.
 fn mark_free(image: &Image, blocks: &BTreeSet<u64>) {
     let volume = image.open();
     let mut commands = String::new();
@@ -92,8 +92,8 @@ fn blocks_that_an_interrupted_replay_has_freed_are_not_allocated() {
 fn link_counts_are_correct_after_an_interrupted_replay() {
     let image = make("");
     let [few, first] = ["few", "first"].map(|name| inode_of(&image, name).0);
-    // The interrupted replay has updated the link counts. It has not yet removed the old entries of a rename and of a
-    // removal.
+    // The interrupted replay has updated the link counts. It has not yet removed the old entries of
+    // a rename and of a removal.
     image.debugfs_write("ln first renamed\nmkdir few/sub\nset_inode_field few links_count 2\n");
     let sub = inode_of(&image, "few/sub").0;
     let mut commits = FastCommits::new(BLOCK);
@@ -325,7 +325,8 @@ fn a_name_that_is_removed_after_the_image_is_not_counted() {
 
 #[test]
 fn parents_have_the_links_of_their_directories_whatever_was_written_first() {
-    // The interrupted replay has written or not written: the link count of the parent, and the entry.
+    // The interrupted replay has written or not written: the link count of the parent, and the
+    // entry.
     for (is_counted, is_entered) in [(false, false), (false, true), (true, false), (true, true)] {
         let image = make("");
         let many = inode_of(&image, "many").0;
@@ -352,7 +353,8 @@ fn the_block_count_is_that_of_the_map() {
         let image = make(options);
         let [first, second] = ["first", "second"].map(|name| inode_of(&image, name).0);
         let before = tree(&image.open());
-        // The replay has mapped blocks without counting them, and has unmapped blocks of an image with another count.
+        // The replay has mapped blocks without counting them, and has unmapped blocks of an image
+        // with another count.
         image.debugfs_write("sif first blocks 4\nsif second blocks 100\n");
         let mut commits = FastCommits::new(BLOCK);
         for number in [first, second] {
@@ -391,8 +393,8 @@ fn an_inode_that_no_replay_has_written_is_not_corrected() {
     assert!(matches!(opened.err(), Some(Error::Corrupt(_))));
 }
 
-/// Mounts the image with the kernel's ext4, changes it by fast commits, and shuts the file system down. Returns the
-/// contents of the image.
+/// Mounts the image with the kernel's ext4, changes it by fast commits, and shuts the file system
+/// down. Returns the contents of the image.
 fn leave_fast_commits(image: &Image) -> Vec<u8> {
     let mount = LoopMount::new(&image.path, "ext4", "commit=600,noinit_itable");
     let path = |name: &str| mount.path().join(name);
@@ -434,8 +436,8 @@ fn leave_fast_commits(image: &Image) -> Vec<u8> {
     bytes
 }
 
-/// Replays the journal by the kernel's ext4. Returns false if Linux has refused its own fast commits (EUCLEAN), which it
-/// does rarely. Then it has ended the replay in the middle.
+/// Replays the journal by the kernel's ext4. Returns false if Linux has refused its own fast
+/// commits (EUCLEAN), which it does rarely. Then it has ended the replay in the middle.
 fn replay_by_linux(image: &Image) -> bool {
     let folder = image.scratch.path("mount");
     fs::create_dir(&folder).unwrap();
@@ -453,9 +455,10 @@ fn replay_by_linux(image: &Image) -> bool {
 /// The number of states of each image that are recovered.
 const STATES: u64 = 5;
 
-/// Recovers states that a power cut during Linux's replay of fast commits can leave: until its end, the replay writes the
-/// blocks that it changes in any order. No file may be lost or share blocks, whatever was written. Inodes and blocks of
-/// deleted files may stay marked as in use, for e2fsck to free.
+/// Recovers states that a power cut during Linux's replay of fast commits can leave: until its end,
+/// the replay writes the blocks that it changes in any order. No file may be lost or share blocks,
+/// whatever was written. Inodes and blocks of deleted files may stay marked as in use, for e2fsck
+/// to free.
 fn check_interrupted_replays(options: &str) {
     let image = make(options);
     let before = leave_fast_commits(&image);

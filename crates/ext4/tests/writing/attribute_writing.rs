@@ -90,7 +90,8 @@ fn read_by_us(volume: &Arc<Volume>) -> Tree {
     FILES.iter().map(of_file).collect()
 }
 
-/// Checks that the volume is consistent, and that we, and the host or debugfs, read these attributes.
+/// Checks that the volume is consistent, and that we, and the host or debugfs, read these
+/// attributes.
 #[track_caller]
 fn judge(image: &Image, expected: &Tree, is_mountable: bool, what: &str) {
     image.check_by_e2fsck();

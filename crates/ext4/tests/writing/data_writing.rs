@@ -146,7 +146,8 @@ fn random_writes_with_large_blocks_match_the_model() {
     }
 }
 
-/// The device is looked at as after a power cut: the cache has written nothing since the truncation.
+/// The device is looked at as after a power cut: the cache has written nothing since the
+/// truncation.
 #[test]
 fn a_truncated_size_is_durable_only_with_zeroes_after_it() {
     for options in ["-t ext4 -b 4096", "-t ext3 -b 4096", "-t ext4 -b 4096 -O bigalloc -C 65536"] {

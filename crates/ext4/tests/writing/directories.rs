@@ -1,5 +1,5 @@
-//! Tests of listings and lookups in directories of all kinds, made by mke2fs, e2fsck and the kernel. The output of
-//! debugfs is expected.
+//! Tests of listings and lookups in directories of all kinds, made by mke2fs, e2fsck and the
+//! kernel. The output of debugfs is expected.
 
 use crate::common;
 use std::collections::{BTreeMap, HashMap};
@@ -40,7 +40,8 @@ fn list(directory: &Inode, step: usize) -> Listing {
     }
 }
 
-/// Returns the listing of `debugfs -R "ls -p"`. Names must have no slash, which separates its fields.
+/// Returns the listing of `debugfs -R "ls -p"`. Names must have no slash, which separates its
+/// fields.
 fn list_by_debugfs(image: &Image, directory: InodeNumber, has_types: bool) -> Listing {
     let mut listing = Listing::new();
     for line in image.debugfs(&format!("ls -p <{directory}>")).lines() {
@@ -271,7 +272,8 @@ fn an_inconsistent_index_is_not_used_but_a_wrong_checksum_is_an_error() {
     let options = ["-t", "ext4", "-b", "1024", "-N", "2000", "-O", "^metadata_csum"];
     let (image, many) = hashed_image(16, &options, &[], (1000, 20));
     let intact = image.bytes();
-    // The hash version; the levels; a count with slots that were never used, whose leaf is the root; the count.
+    // The hash version; the levels; a count with slots that were never used, whose leaf is the
+    // root; the count.
     for (offset, pattern) in [(28, 9), (30, 7), (34, 100), (34, 255)] {
         let command = format!("zap_block -f <{many}> -o {offset} -l 1 -p {pattern} 0\n");
         image.debugfs_write(&command);

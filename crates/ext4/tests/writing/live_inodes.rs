@@ -1,5 +1,6 @@
-//! Tests of inode bitmaps that mark inodes in use as free, and of descriptors that contradict bitmaps. No new file gets
-//! such an inode. No inode is allocated in its group, and the superblock records the error.
+//! Tests of inode bitmaps that mark inodes in use as free, and of descriptors that contradict
+//! bitmaps. No new file gets such an inode. No inode is allocated in its group, and the superblock
+//! records the error.
 
 use crate::common;
 use std::collections::BTreeSet;
@@ -65,7 +66,8 @@ fn mark_free(image: &Image, number: InodeNumber, counted: bool) {
     image.debugfs_write(&commands);
 }
 
-/// Creates files in an image, and marks the inode of the file with the index `free` as free in bitmap and descriptor.
+/// Creates files in an image, and marks the inode of the file with the index `free` as free in
+/// bitmap and descriptor.
 fn image_with_free(image: Image, files: &[&str], free: usize) -> (Image, InodeNumber) {
     let volume = open_for_writing(&image);
     let numbers: Vec<_> = files.iter().map(|name| new_file(&volume, name).number()).collect();
@@ -175,7 +177,8 @@ fn an_unlinked_file_with_users_keeps_its_inode_even_if_the_bitmap_marks_it_free(
         let (image, _) = image_with_free(image, &files, 1);
         let volume = open_for_writing(&image);
         let root = volume.inode(ROOT_INODE).unwrap();
-        // The file is in the middle of the orphans, where its time of deletion is the number of the next orphan.
+        // The file is in the middle of the orphans, where its time of deletion is the number of the
+        // next orphan.
         let users = files.map(|name| {
             let file = Arc::new(volume.inode(root.lookup(name.as_bytes()).unwrap()).unwrap());
             root.unlink(name.as_bytes(), &file, TIME).unwrap();
@@ -199,7 +202,8 @@ fn the_error_policy_applies_to_damaged_bitmaps() {
     assert!(matches!(volume.check_writable(), Err(Error::ShutDown(_))));
 }
 
-/// A command of debugfs, and fields to set in the group's descriptor for a given number of inodes in the group.
+/// A command of debugfs, and fields to set in the group's descriptor for a given number of inodes
+/// in the group.
 type Damage = (&'static str, fn(u32) -> String);
 
 #[test]

@@ -1,4 +1,5 @@
-//! Tests of maps: extent trees and block maps of every depth, judged by debugfs and by the contents of files.
+//! Tests of maps: extent trees and block maps of every depth, judged by debugfs and by the contents
+//! of files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,8 +26,8 @@ fn write_sparse(path: &Path, block: u64, blocks: u64, has_data: impl Fn(u64) -> 
     file.set_len(blocks * block).unwrap();
 }
 
-/// Returns the runs of a file according to `debugfs stat`: "(0-11):100-111, (IND):112, …", with "[u]" for unwritten
-/// runs.
+/// Returns the runs of a file according to `debugfs stat`: "(0-11):100-111, (IND):112, …", with
+/// "[u]" for unwritten runs.
 fn runs_by_debugfs(image: &Image, name: &str) -> Vec<(u64, u64, u64, bool)> {
     let text = image.debugfs(&format!("stat /{name}"));
     let list = text.split_once("BLOCKS:").or_else(|| text.split_once("EXTENTS:")).unwrap().1;

@@ -67,8 +67,8 @@ fn the_kernel_does_not_mount_a_volume_that_is_open_for_writing() {
     drop(LoopMount::new(&image.path, "ext4", "rw"));
 }
 
-/// Returns a copy of the image as a device, as another host would see it: a thread copies the block whenever the kernel
-/// has written it.
+/// Returns a copy of the image as a device, as another host would see it: a thread copies the block
+/// whenever the kernel has written it.
 fn device_of_another_host(image: &Image, stop: &Arc<AtomicBool>) -> SharedDevice {
     let block = number_after(&image.dumpe2fs(&["-h"]), "MMP block number:").unwrap();
     let device: SharedDevice = Arc::new(MemoryDevice::new(image.bytes()));

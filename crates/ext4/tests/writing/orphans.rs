@@ -1,5 +1,6 @@
-//! Tests of damaged orphan lists and orphan files, and of volumes with errors. Opening for writing, recovery in memory
-//! and the running kernel leave the same inodes in use, and the volume can be written.
+//! Tests of damaged orphan lists and orphan files, and of volumes with errors. Opening for writing,
+//! recovery in memory and the running kernel leave the same inodes in use, and the volume can be
+//! written.
 
 use crate::common;
 use std::fs::Permissions;
@@ -180,8 +181,8 @@ fn deleted(number: u64) -> String {
     format!("sif <{number}> links_count 0\n")
 }
 
-/// Returns commands for orphans in the file. debugfs cannot change the orphan file, so its numbers are comments, which
-/// [`make`] writes.
+/// Returns commands for orphans in the file. debugfs cannot change the orphan file, so its numbers
+/// are comments, which [`make`] writes.
 fn in_file(files: &Files, numbers: &[u64]) -> String {
     let mut commands = String::new();
     for number in numbers {
@@ -321,7 +322,8 @@ fn valid_entries_of_damaged_orphan_files_are_processed_as_by_the_kernel() {
     FILE_CASES.iter().for_each(|case| check(options, case));
 }
 
-/// Returns an image with an orphan file, the file's inode number, its first block, and the number of its blocks.
+/// Returns an image with an orphan file, the file's inode number, its first block, and the number
+/// of its blocks.
 fn with_orphan_file() -> (Image, u64, u64, u64) {
     let features = "orphan_file,^metadata_csum";
     let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", features]);

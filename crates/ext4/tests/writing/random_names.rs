@@ -8,7 +8,8 @@ use base::attributes::FileType;
 use namespace::{World, read_tree};
 use testkit::{LoopMount, private_mounts};
 
-/// Kinds of volumes that the running kernel can mount: their blocks are not larger than the host's pages.
+/// Kinds of volumes that the running kernel can mount: their blocks are not larger than the host's
+/// pages.
 const KINDS: &[(&str, &str)] = &[
     ("ext4", "-t ext4 -b 1024"),
     ("ext4", "-t ext4 -b 4096"),

@@ -1,4 +1,5 @@
-//! Tests of writes that meet obstacles: a full volume, a concurrent thread, a journal on another device.
+//! Tests of writes that meet obstacles: a full volume, a concurrent thread, a journal on another
+//! device.
 
 use crate::common;
 use std::sync::Arc;

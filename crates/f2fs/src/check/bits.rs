@@ -2,7 +2,8 @@
 
 const WORD_BITS: u64 = u64::BITS as u64;
 
-/// A set of numbers. The most significant bit of a word comes first, as in the segment information table.
+/// A set of numbers. The most significant bit of a word comes first, as in the segment information
+/// table.
 #[derive(Debug)]
 pub(super) struct Bits {
     words: Vec<u64>,

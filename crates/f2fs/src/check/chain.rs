@@ -1,5 +1,6 @@
-//! The check of the nodes that were synced after the checkpoint, and of the blocks that they refer to. They are not
-//! recovered: their blocks must be free in the checkpoint, and their addresses in the main area.
+//! The check of the nodes that were synced after the checkpoint, and of the blocks that they refer
+//! to. They are not recovered: their blocks must be free in the checkpoint, and their addresses in
+//! the main area.
 
 use base::view::view_at;
 use base::{FsBlock, InodeNumber, Location};
@@ -17,8 +18,8 @@ use crate::summaries::BlockKind;
 const STRUCTURE: &str = "synced node";
 
 impl Check<'_> {
-    /// Follows the chain of synced nodes, which ends at the first block that is none. Each block is claimed, so that a loop
-    /// ends, too.
+    /// Follows the chain of synced nodes, which ends at the first block that is none. Each block is
+    /// claimed, so that a loop ends, too.
     pub(super) fn check_chain(&mut self) {
         // A volume that is never written has no log of warm nodes.
         if self.geometry().features.has(Feature::ReadOnly) {

@@ -1,6 +1,6 @@
-//! The check of the current checkpoint pack: limits, the segments of the logs, orphans. A pack that a crash has torn is no
-//! inconsistency, so that the other pack is not checked, unless it was complete and is damaged.
-//! Not here: counts (`segments`).
+//! The check of the current checkpoint pack: limits, the segments of the logs, orphans. A pack that
+//! a crash has torn is no inconsistency, so that the other pack is not checked, unless it was
+//! complete and is damaged. Not here: counts (`segments`).
 
 use base::{InodeNumber, Location, Problem};
 

@@ -1,5 +1,5 @@
-//! Claimed blocks of the main area: those that the check has found in use. One bit for each block, and a byte for each
-//! segment.
+//! Claimed blocks of the main area: those that the check has found in use. One bit for each block,
+//! and a byte for each segment.
 
 use base::FsBlock;
 
@@ -59,7 +59,8 @@ impl Claims {
         self.segments.get_mut(segment as usize)
     }
 
-    /// Returns the claimed blocks of a segment in words, with the first block in the most significant bit.
+    /// Returns the claimed blocks of a segment in words, with the first block in the most
+    /// significant bit.
     pub(super) fn map(&self, segment: u32) -> [u64; 8] {
         std::array::from_fn(|index| self.blocks.word(u64::from(segment) * 8 + index as u64))
     }

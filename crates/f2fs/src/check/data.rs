@@ -1,5 +1,5 @@
-//! The check of addresses of data: in the main area, of one owner only, and with their summaries. Of compressed clusters, the
-//! headers are read.
+//! The check of addresses of data: in the main area, of one owner only, and with their summaries.
+//! Of compressed clusters, the headers are read.
 
 use base::{FileBlock, FsBlock, Location, Problem};
 use smallvec::SmallVec;
@@ -34,8 +34,8 @@ struct Slot {
 }
 
 impl Check<'_> {
-    /// Checks `count` addresses of a node from byte `at` on. The first one is that of block `start` of the file. Reports the
-    /// first invalid address of the node.
+    /// Checks `count` addresses of a node from byte `at` on. The first one is that of block `start`
+    /// of the file. Reports the first invalid address of the node.
     pub(super) fn check_addresses(
         &mut self,
         file: &mut File<'_>,
@@ -97,7 +97,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a compressed cluster with these addresses, which begins at `first`. Returns `None` if no cluster begins there.
+    /// Checks a compressed cluster with these addresses, which begins at `first`. Returns `None` if
+    /// no cluster begins there.
     fn check_cluster(
         &mut self,
         file: &mut File<'_>,
@@ -125,7 +126,8 @@ impl Check<'_> {
         Some(Compressed { first, stored })
     }
 
-    /// Checks the header of a compressed cluster, if `block` of the file, at `address`, is the first one with its data.
+    /// Checks the header of a compressed cluster, if `block` of the file, at `address`, is the
+    /// first one with its data.
     fn check_header(
         &mut self,
         file: &File<'_>,

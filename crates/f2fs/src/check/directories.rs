@@ -1,4 +1,5 @@
-//! The check of directories: the entries of each block or inline area, and their names, hashes, positions and inodes.
+//! The check of directories: the entries of each block or inline area, and their names, hashes,
+//! positions and inodes.
 
 use base::attributes::FileType;
 use base::{FileBlock, InodeNumber, Location, Problem};
@@ -46,8 +47,8 @@ impl DirectoryCheck {
 }
 
 impl Check<'_> {
-    /// Checks the entries of a dentry area, which lies at `location`: that of block `block` of the directory, or in its
-    /// inode.
+    /// Checks the entries of a dentry area, which lies at `location`: that of block `block` of the
+    /// directory, or in its inode.
     pub(super) fn check_dentries(
         &mut self,
         file: &mut File<'_>,

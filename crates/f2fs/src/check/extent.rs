@@ -1,5 +1,5 @@
-//! The check of an inode's cached extent: the file's addresses in its range are those of the extent, and addresses of the
-//! extent are not outside of its range.
+//! The check of an inode's cached extent: the file's addresses in its range are those of the
+//! extent, and addresses of the extent are not outside of its range.
 
 use base::{FileBlock, FsBlock, Problem};
 use zerocopy::little_endian::U32;

@@ -21,8 +21,8 @@ const STRUCTURE: &str = "inode";
 const DEPTH_MAX: u32 = 63;
 /// The least and greatest number of words for inline attributes of an inode that has some.
 const XATTR_WORDS_MIN: u64 = 6;
-/// The words of an inode that inline attributes leave for other uses: the extra attributes, one address, and one
-/// directory entry.
+/// The words of an inode that inline attributes leave for other uses: the extra attributes, one
+/// address, and one directory entry.
 const WORDS_LEFT: u64 = 9 + 1 + 10;
 
 /// A file in the course of its check.

@@ -1,17 +1,20 @@
-//! The read-only consistency check of a volume, in the state of its last checkpoint, and then in the state that its recovery
-//! leaves, if there is something to recover. It repairs nothing.
+//! The read-only consistency check of a volume, in the state of its last checkpoint, and then in
+//! the state that its recovery leaves, if there is something to recover. It repairs nothing.
 //!
-//! Each pass uses the results of earlier ones. The superblocks and the checkpoint are checked by themselves
-//! (`superblock`, `checkpoint`). The node address table says which inodes exist (`nat`). Each inode is read, with its
-//! nodes, blocks, extended attributes and directory entries (`nodes`, `inodes`, `data`, `xattrs`, `directories`), each
-//! block and its summary only once (`claims`, `owners`). Then names and links are compared (`tree`), the blocks found with
-//! the segment information table, and counts with the checkpoint (`segments`), and usage with the quota files (`quota`).
-//! The last pass follows the nodes that were synced after the checkpoint (`chain`), which are not recovered. If nothing was
-//! found, the volume is recovered in memory, as a writer would do it, and all passes check the new checkpoint.
+//! Each pass uses the results of earlier ones. The superblocks and the checkpoint are checked by
+//! themselves (`superblock`, `checkpoint`). The node address table says which inodes exist (`nat`).
+//! Each inode is read, with its nodes, blocks, extended attributes and directory entries (`nodes`,
+//! `inodes`, `data`, `xattrs`, `directories`), each block and its summary only once (`claims`,
+//! `owners`). Then names and links are compared (`tree`), the blocks found with the segment
+//! information table, and counts with the checkpoint (`segments`), and usage with the quota files
+//! (`quota`). The last pass follows the nodes that were synced after the checkpoint (`chain`),
+//! which are not recovered. If nothing was found, the volume is recovered in memory, as a writer
+//! would do it, and all passes check the new checkpoint.
 //!
-//! Memory: one bit for each block and a byte or two for each segment of the main area, and two bits for each node number,
-//! of which only the pages with a block or node in use are touched; 20 bytes for each entry of the blocks of the node
-//! address table with an inode in use; a few words for each directory, owner, group and project.
+//! Memory: one bit for each block and a byte or two for each segment of the main area, and two bits
+//! for each node number, of which only the pages with a block or node in use are touched; 20 bytes
+//! for each entry of the blocks of the node address table with an inode in use; a few words for
+//! each directory, owner, group and project.
 //!
 //! Blocks of both tables that are holes of the volume's file are not read.
 
@@ -56,8 +59,8 @@ use crate::volume::Volume;
 const RECOVERED_BYTES_MAX: u64 = 1 << 30;
 
 impl Volume {
-    /// Checks the whole volume, and calls `found` for each finding: [`Error::Corrupt`] for an inconsistency,
-    /// [`Error::Io`] for a part that cannot be read. `found` may end the check.
+    /// Checks the whole volume, and calls `found` for each finding: [`Error::Corrupt`] for an
+    /// inconsistency, [`Error::Io`] for a part that cannot be read. `found` may end the check.
     pub fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
         self.check_with(&mut OnFinding(found))
     }
@@ -163,7 +166,8 @@ struct Check<'v> {
     orphans: BTreeSet<InodeNumber>,
     counts: Counts,
     quota: QuotaCheck,
-    /// Whether an inode or node could not be read, so that blocks in use are unknown. That was reported.
+    /// Whether an inode or node could not be read, so that blocks in use are unknown. That was
+    /// reported.
     has_unread_files: bool,
 }
 

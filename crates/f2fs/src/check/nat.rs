@@ -1,4 +1,5 @@
-//! The check of the node address table: which node numbers are in use, by which inodes, and at which addresses.
+//! The check of the node address table: which node numbers are in use, by which inodes, and at
+//! which addresses.
 
 use std::rc::Rc;
 
@@ -12,7 +13,8 @@ use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 
 const STRUCTURE: &str = "NAT entry";
-/// The numbers of the inodes that stand for nodes and for other metadata. They have no blocks, and this address.
+/// The numbers of the inodes that stand for nodes and for other metadata. They have no blocks, and
+/// this address.
 const INODES_WITHOUT_BLOCKS: [u32; 2] = [1, 2];
 const NO_BLOCK: u32 = 1;
 const ZEROES: [u8; 4096] = [0; 4096];

@@ -1,5 +1,5 @@
-//! The check of nodes: each one in use is reached once, from its inode, at an address and a position that fit.
-//! Not here: what nodes contain (`inodes`, `data`).
+//! The check of nodes: each one in use is reached once, from its inode, at an address and a
+//! position that fit. Not here: what nodes contain (`inodes`, `data`).
 
 use base::{FsBlock, InodeNumber, Location, Problem};
 
@@ -32,8 +32,8 @@ struct Subtree {
 }
 
 impl Check<'_> {
-    /// Reads the node `nid` of `inode`, to which `from` refers, and claims it. Returns `None` after a finding that prevents
-    /// that.
+    /// Reads the node `nid` of `inode`, to which `from` refers, and claims it. Returns `None` after
+    /// a finding that prevents that.
     pub(super) fn claim_node(
         &mut self,
         nid: u32,

@@ -43,8 +43,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the summary of `block`, which is in the main area. Reports the first wrong entry and a wrong footer of each
-    /// segment.
+    /// Checks the summary of `block`, which is in the main area. Reports the first wrong entry and
+    /// a wrong footer of each segment.
     pub(super) fn check_owner(&mut self, block: FsBlock, owner: Owner, location: Location) {
         if !self.has_summaries() {
             return;

@@ -1,5 +1,5 @@
-//! The check of the segment information table against the blocks found in use, of the segments of the logs, and of the
-//! checkpoint's counts.
+//! The check of the segment information table against the blocks found in use, of the segments of
+//! the logs, and of the checkpoint's counts.
 
 use base::{FsBlock, Location, Problem};
 
@@ -43,9 +43,9 @@ impl Check<'_> {
         }
     }
 
-    /// Returns the end of the segments whose entries are in the same block as that of `segment`, the first one of them, if
-    /// the block is a hole of the device and these segments have no use: their entries need no check. Otherwise returns
-    /// `segment`.
+    /// Returns the end of the segments whose entries are in the same block as that of `segment`,
+    /// the first one of them, if the block is a hole of the device and these segments have no use:
+    /// their entries need no check. Otherwise returns `segment`.
     fn unused_end(&mut self, segment: u32, logs: &[Log]) -> u32 {
         let per_block = self.geometry().sit_entries_per_block();
         let segments = segment..self.geometry().main_segments().min(segment + per_block);
@@ -89,8 +89,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that the segment of each log has the log's type, and that its next block is free, and all blocks after it if
-    /// the log only appends.
+    /// Checks that the segment of each log has the log's type, and that its next block is free, and
+    /// all blocks after it if the log only appends.
     pub(super) fn check_logs(&mut self) {
         let is_read_only = self.geometry().features.has(Feature::ReadOnly);
         for (kind, log) in (0..).zip(Log::all(&self.volume.checkpoint())) {

@@ -18,7 +18,8 @@ pub(super) struct InodeState {
     pub(super) names: u32,
 }
 
-/// The number of states in a page: about as many as a block of the node address table of 4 KiB has entries.
+/// The number of states in a page: about as many as a block of the node address table of 4 KiB has
+/// entries.
 const PAGE: u64 = 512;
 
 #[derive(Default)]
@@ -32,7 +33,8 @@ impl InodeStates {
         page.and_then(|page| page.get((inode.0 % PAGE) as usize)).copied().unwrap_or_default()
     }
 
-    /// Changes the state of an inode that has an entry in the node address table, which bounds the number of pages.
+    /// Changes the state of an inode that has an entry in the node address table, which bounds the
+    /// number of pages.
     pub(super) fn change<R>(
         &mut self,
         inode: InodeNumber,

@@ -12,8 +12,8 @@ const STRUCTURE: &str = "superblock";
 const COPY: &str = "second superblock";
 /// The number of entries for file name extensions.
 const EXTENSIONS_MAX: u64 = 64;
-/// The least number of segments: one for superblocks, two each for checkpoints and both tables, one each for summaries
-/// and the main area.
+/// The least number of segments: one for superblocks, two each for checkpoints and both tables, one
+/// each for summaries and the main area.
 const SEGMENTS_MIN: u64 = 9;
 /// The maximum number of segments: 16 TiB with blocks of 4 KiB.
 const SEGMENTS_MAX: u64 = 1 << 23;
@@ -63,7 +63,8 @@ impl Check<'_> {
         self.range("extensions", cold + u64::from(raw.hot_extension_count), 0, EXTENSIONS_MAX);
     }
 
-    /// Checks that the second copy describes the same volume. Versions and counts of errors may differ.
+    /// Checks that the second copy describes the same volume. Versions and counts of errors may
+    /// differ.
     fn check_copy(&mut self) {
         let shift = self.geometry().block_size.shift();
         let copy =

@@ -1,5 +1,5 @@
-//! The check of reachability and link counts: every directory is below the root, and every inode has as many names as
-//! its link count says.
+//! The check of reachability and link counts: every directory is below the root, and every inode
+//! has as many names as its link count says.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -45,7 +45,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that the ".." of each directory, and the parent in its inode, are the directory with its name.
+    /// Checks that the ".." of each directory, and the parent in its inode, are the directory with
+    /// its name.
     fn check_parents(&mut self) {
         let root = self.geometry().root;
         for (&number, state) in &mut self.directories {

@@ -1,8 +1,8 @@
 //! The last block of a pack that is not valid. It tells damage from a power cut.
 //!
-//! A writer makes all other blocks of a pack durable before it writes the last one, which is a copy of the first one. So a
-//! valid last block of the version after that of the other pack shows that the pack was complete. Any other version is that
-//! of an older pack, or of an older volume.
+//! A writer makes all other blocks of a pack durable before it writes the last one, which is a copy
+//! of the first one. So a valid last block of the version after that of the other pack shows that
+//! the pack was complete. Any other version is that of an older pack, or of an older volume.
 
 use base::{Error, FsBlock};
 use device::SharedDevice;
@@ -16,13 +16,15 @@ use crate::ondisk::checkpoint::RawCheckpoint;
 pub(super) enum End {
     /// It is older than the other one, or was never complete.
     Torn,
-    /// It was complete, and is later. Only its first block is known to be damaged, which its last block replaces.
+    /// It was complete, and is later. Only its first block is known to be damaged, which its last
+    /// block replaces.
     Copied(Box<Pack>),
     /// It was complete, and is later. More than its first block is missing.
     Lost,
 }
 
-/// Returns the state of the pack at `start`, which is not valid. `version` is the one after that of the other pack.
+/// Returns the state of the pack at `start`, which is not valid. `version` is the one after that of
+/// the other pack.
 pub(super) fn of_invalid(
     device: &SharedDevice,
     geometry: &Geometry,
@@ -32,8 +34,9 @@ pub(super) fn of_invalid(
     match read_header(device, geometry, start) {
         // A power cut after the first block was written.
         Ok((raw, _, _)) if raw.version.get() == version => End::Torn,
-        // Blocks that were written before the last one are those of an older pack. Most states after power cuts look like
-        // that but for the last block, so that only its likely place is read.
+        // Blocks that were written before the last one are those of an older pack. Most states
+        // after power cuts look like that but for the last block, so that only its likely place is
+        // read.
         Ok((raw, _, _)) => {
             let blocks = u64::from(raw.pack_blocks.get());
             let end = read_end(device, geometry, (start, blocks), version);
@@ -53,7 +56,8 @@ pub(super) fn of_invalid(
     }
 }
 
-/// Reads the last block of a pack of `blocks` blocks at `start`. Returns the pack if the block is valid, and of this version.
+/// Reads the last block of a pack of `blocks` blocks at `start`. Returns the pack if the block is
+/// valid, and of this version.
 fn read_end(
     device: &SharedDevice,
     geometry: &Geometry,

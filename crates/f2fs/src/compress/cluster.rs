@@ -50,16 +50,19 @@ pub enum Cluster {
     Hole,
     /// Each block has its own address, or is a hole.
     Plain,
-    /// These blocks, in order, have the compressed data: at least one, and fewer than the cluster has.
+    /// These blocks, in order, have the compressed data: at least one, and fewer than the cluster
+    /// has.
     Compressed(SmallVec<[FsBlock; 4]>),
 }
 
 impl Cluster {
-    /// Parses the addresses in the slots of one cluster, whose first block is `first`. The slots of a cluster at the end
-    /// of a file may be fewer than others have. `main` are the blocks that may have data; `location` is the file's.
+    /// Parses the addresses in the slots of one cluster, whose first block is `first`. The slots of
+    /// a cluster at the end of a file may be fewer than others have. `main` are the blocks that may
+    /// have data; `location` is the file's.
     ///
-    /// Errors: `Corrupt` if the mark of a compressed cluster is not in the first slot, no compressed block follows it,
-    /// these are not adjacent slots, or one is not in `main`. Addresses of a plain cluster are not checked.
+    /// Errors: `Corrupt` if the mark of a compressed cluster is not in the first slot, no
+    /// compressed block follows it, these are not adjacent slots, or one is not in `main`.
+    /// Addresses of a plain cluster are not checked.
     pub fn parse(
         slots: &[u32],
         first: FileBlock,

@@ -1,6 +1,5 @@
-//! The data of compressed clusters.
-//! Not here: the writing of clusters (`encode.rs`), the formats of compressed data (`lzo.rs`, `zstd.rs`, and the crate
-//! `lz4_flex`), and ciphers (`fscrypt`).
+//! The data of compressed clusters. Not here: the writing of clusters (`encode.rs`), the formats of
+//! compressed data (`lzo.rs`, `zstd.rs`, and the crate `lz4_flex`), and ciphers (`fscrypt`).
 
 use std::sync::Arc;
 
@@ -94,14 +93,15 @@ impl ClusterCodec {
         Self { cipher, ..self }
     }
 
-    /// Returns the byte of the file at which the stored form of the cluster at `at` is encrypted: compressed blocks are
-    /// encrypted as those of the slots that have them, and the first slot has the mark of a compressed cluster.
+    /// Returns the byte of the file at which the stored form of the cluster at `at` is encrypted:
+    /// compressed blocks are encrypted as those of the slots that have them, and the first slot has
+    /// the mark of a compressed cluster.
     pub(super) fn first_stored(&self, at: FileOffset) -> Result<FileOffset> {
         at.checked_add(self.block_size.bytes().into()).ok_or(Error::FileTooLarge)
     }
 
-    /// Decodes the blocks in `stored` to `data`, all bytes of the cluster. Needs at most twice as much memory as
-    /// `data` has, and a fixed amount, whatever `stored` says.
+    /// Decodes the blocks in `stored` to `data`, all bytes of the cluster. Needs at most twice as
+    /// much memory as `data` has, and a fixed amount, whatever `stored` says.
     fn decode_cluster(&self, stored: &[u8], data: &mut [u8]) -> Result<(), Problem> {
         let (header, rest) = split_header(stored)?;
         let length = payload_length(header, rest.len() as u64)?;
@@ -118,7 +118,8 @@ impl ClusterCodec {
     }
 }
 
-/// Returns the header of a cluster, and what follows it in `stored`, the beginning of the stored form.
+/// Returns the header of a cluster, and what follows it in `stored`, the beginning of the stored
+/// form.
 fn split_header(stored: &[u8]) -> Result<(&RawClusterHeader, &[u8]), Problem> {
     RawClusterHeader::ref_from_prefix(stored).map_err(|_| {
         let needed = size_of::<RawClusterHeader>() as u64;
@@ -126,8 +127,8 @@ fn split_header(stored: &[u8]) -> Result<(&RawClusterHeader, &[u8]), Problem> {
     })
 }
 
-/// Returns the number of bytes of compressed data, of which there are at most `available`. No algorithm makes none of a
-/// cluster.
+/// Returns the number of bytes of compressed data, of which there are at most `available`. No
+/// algorithm makes none of a cluster.
 fn payload_length(header: &RawClusterHeader, available: u64) -> Result<usize, Problem> {
     let length = header.length.get();
     if length == 0 {
@@ -148,9 +149,10 @@ fn verify(header: &RawClusterHeader, payload: &[u8]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Checks the header in `first`, the first of the blocks of a cluster that is not encrypted, which have `stored_bytes` in all:
-/// the compressed data is not empty, and does not end past the blocks. If it ends in the first block, verifies its checksum, if
-/// the clusters of the file have some. Decompresses nothing.
+/// Checks the header in `first`, the first of the blocks of a cluster that is not encrypted, which
+/// have `stored_bytes` in all: the compressed data is not empty, and does not end past the blocks.
+/// If it ends in the first block, verifies its checksum, if the clusters of the file have some.
+/// Decompresses nothing.
 pub(crate) fn check_header(
     first: &[u8],
     stored_bytes: u64,

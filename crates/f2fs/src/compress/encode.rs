@@ -11,8 +11,8 @@ use crate::ondisk::cluster::RawClusterHeader;
 use crate::superblock::MAGIC;
 
 impl Algorithm {
-    /// Returns `data` in compressed form, if there is an encoder, and the form is not longer than `max` bytes. Data of files
-    /// with LZO is stored as it is, which the format allows.
+    /// Returns `data` in compressed form, if there is an encoder, and the form is not longer than
+    /// `max` bytes. Data of files with LZO is stored as it is, which the format allows.
     fn compress(self, data: &[u8], max: usize) -> Option<Vec<u8>> {
         let compressed = match self {
             Self::Lz4 => lz4_flex::block::compress(data),
@@ -24,8 +24,9 @@ impl Algorithm {
 }
 
 impl ClusterCodec {
-    /// Returns the stored form of the cluster with `data`, which begins at byte `at` of the file: whole blocks, at least one
-    /// less than the cluster has. `None` if the data does not become that small.
+    /// Returns the stored form of the cluster with `data`, which begins at byte `at` of the file:
+    /// whole blocks, at least one less than the cluster has. `None` if the data does not become
+    /// that small.
     pub fn encode(&self, at: FileOffset, data: &[u8]) -> Result<Option<Vec<u8>>> {
         let block = self.block_size.len();
         let header_length = size_of::<RawClusterHeader>();

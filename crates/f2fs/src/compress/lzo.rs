@@ -1,5 +1,5 @@
-//! The LZO1X format, and its extension for runs of zeroes, LZO-RLE (kernel documentation, `staging/lzo.rst`).
-//! Not here: compression.
+//! The LZO1X format, and its extension for runs of zeroes, LZO-RLE (kernel documentation,
+//! `staging/lzo.rst`). Not here: compression.
 
 use base::{Problem, Result};
 
@@ -11,13 +11,15 @@ const VERSIONED_LEN_MIN: usize = 5;
 const VERSION_RLE: u8 = 1;
 /// The number of zeroes in the shortest run.
 const ZERO_RUN_MIN: usize = 4;
-/// The number of literals, or more, that an instruction copies that does nothing else. Others copy fewer.
+/// The number of literals, or more, that an instruction copies that does nothing else. Others copy
+/// fewer.
 const LITERALS_ONLY: usize = 4;
 /// The length of the copy whose distance of zero ends the data.
 const END_LENGTH: usize = 3;
 
-/// Decompresses `source` to the beginning of `target`. Returns the number of bytes. The data says itself whether it has
-/// runs of zeroes. Errors: data that is damaged, longer than `target`, or followed by other bytes.
+/// Decompresses `source` to the beginning of `target`. Returns the number of bytes. The data says
+/// itself whether it has runs of zeroes. Errors: data that is damaged, longer than `target`, or
+/// followed by other bytes.
 pub(super) fn decompress(source: &[u8], target: &mut [u8]) -> Result<usize, Problem> {
     let mut source = Source { bytes: source, at: 0 };
     let mut target = Target { bytes: target, at: 0 };
@@ -73,8 +75,8 @@ enum Copy {
     End,
 }
 
-/// Reads the rest of an instruction that begins with `code` and follows `literals` literals. Returns the byte, too,
-/// whose low bits are the number of literals at its end.
+/// Reads the rest of an instruction that begins with `code` and follows `literals` literals.
+/// Returns the byte, too, whose low bits are the number of literals at its end.
 fn read_copy(
     code: u8,
     literals: usize,
@@ -141,7 +143,8 @@ impl<'a> Source<'a> {
         Ok(bytes)
     }
 
-    /// Returns the length in the bits `mask` of `code`, or the longer one that follows if these are zero.
+    /// Returns the length in the bits `mask` of `code`, or the longer one that follows if these are
+    /// zero.
     fn length(&mut self, code: u8, mask: u8) -> Result<usize, Problem> {
         if code & mask != 0 {
             return Ok((code & mask).into());
@@ -155,15 +158,16 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads a distance of two bytes. Returns the first byte, too, whose low bits do not belong to the distance.
+    /// Reads a distance of two bytes. Returns the first byte, too, whose low bits do not belong to
+    /// the distance.
     fn distance(&mut self) -> Result<(u8, usize), Problem> {
         let bytes = self.take(2)?;
         let distance = u16::from_le_bytes([bytes[0], bytes[1]]) >> 2;
         Ok((bytes[0], distance.into()))
     }
 
-    /// Returns the length of the run of zeroes that the bytes after `code` would be, and the byte with the number of
-    /// literals.
+    /// Returns the length of the run of zeroes that the bytes after `code` would be, and the byte
+    /// with the number of literals.
     fn zero_run(&self, code: u8) -> Option<(usize, u8)> {
         let (operand, high, length) = (self.peek(0)?, self.peek(1)?, self.peek(2)?);
         let is_run = code & 8 != 0 && operand & 0xfc == 0xfc && high == 0xff;
@@ -220,7 +224,8 @@ impl Target<'_> {
         };
         let mut put = 0;
         while put < length {
-            // All from `from` on, which doubles each time: a multiple of the distance, so the period continues.
+            // All from `from` on, which doubles each time: a multiple of the distance, so the
+            // period continues.
             let run = (distance + put).min(length - put);
             self.bytes.copy_within(from..from + run, start + put);
             put += run;

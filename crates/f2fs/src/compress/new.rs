@@ -29,11 +29,12 @@ impl Default for NewCompression {
 
 /// The names of new files that are compressed, or are not, whatever their directory says.
 ///
-/// As in Linux, both lists have extensions without their dot, which may be anywhere in a name, and the cases of letters may
-/// differ. Encrypted names have no extensions.
+/// As in Linux, both lists have extensions without their dot, which may be anywhere in a name, and
+/// the cases of letters may differ. Encrypted names have no extensions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CompressedNames {
-    /// The extensions of files that are compressed. [`ALL_NAMES`](Self::ALL_NAMES) is one of all files.
+    /// The extensions of files that are compressed. [`ALL_NAMES`](Self::ALL_NAMES) is one of all
+    /// files.
     pub compressed: Vec<String>,
     /// The extensions of files that are not compressed, whatever other extensions they have.
     pub uncompressed: Vec<String>,

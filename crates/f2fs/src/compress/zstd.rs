@@ -1,6 +1,6 @@
-//! Zstandard frames (RFC 8878), which are decompressed with bounded memory.
-//! Not here: the decoder, which is the crate `ruzstd`. It decodes at most 1 MiB and a block before the caller sees
-//! that the data is too long, and no more than 128 KiB at once from one block.
+//! Zstandard frames (RFC 8878), which are decompressed with bounded memory. Not here: the decoder,
+//! which is the crate `ruzstd`. It decodes at most 1 MiB and a block before the caller sees that
+//! the data is too long, and no more than 128 KiB at once from one block.
 
 use std::io::Read;
 
@@ -16,11 +16,12 @@ const SINGLE_SEGMENT: u8 = 1 << 5;
 /// The bits of the frame's descriptor that say that the size of the contents has 4 bytes.
 const SIZE_OF_4_BYTES: u8 = 2 << 6;
 
-/// Compresses `data` to one frame with a window as large as the data, since Linux reserves memory for no larger one.
-/// Returns `None` if the frame could not be read.
+/// Compresses `data` to one frame with a window as large as the data, since Linux reserves memory
+/// for no larger one. Returns `None` if the frame could not be read.
 pub(super) fn compress(data: &[u8]) -> Option<Vec<u8>> {
     let frame = compress_to_vec(data, CompressionLevel::Fastest);
-    // The encoder's window is always larger: its frame has a descriptor without a size, and one byte for the window.
+    // The encoder's window is always larger: its frame has a descriptor without a size, and one
+    // byte for the window.
     let (header, blocks) = frame.split_first_chunk::<6>()?;
     let [magic @ .., descriptor, _window] = header;
     if *magic != MAGIC || *descriptor != 0 {
@@ -34,8 +35,9 @@ pub(super) fn compress(data: &[u8]) -> Option<Vec<u8>> {
     is_equal.then_some(frame)
 }
 
-/// Decompresses the frame in `source` to the beginning of `target`. Returns the number of bytes. Errors: data that is
-/// damaged, longer than `target`, or followed by other bytes, and frames that need a window larger than `target`.
+/// Decompresses the frame in `source` to the beginning of `target`. Returns the number of bytes.
+/// Errors: data that is damaged, longer than `target`, or followed by other bytes, and frames that
+/// need a window larger than `target`.
 pub(super) fn decompress(source: &[u8], target: &mut [u8]) -> Result<usize, Problem> {
     let (window, max) = (window_bytes(source)?, target.len() as u64);
     if window > max {
@@ -46,7 +48,8 @@ pub(super) fn decompress(source: &[u8], target: &mut [u8]) -> Result<usize, Prob
         .ok_or(Problem::Invalid { field: "Zstandard data of length", found: source.len() as u64 })
 }
 
-/// Decodes the only frame in `source`. A further frame could have any window. Returns the number of bytes.
+/// Decodes the only frame in `source`. A further frame could have any window. Returns the number of
+/// bytes.
 fn decode_frame(mut source: &[u8], target: &mut [u8]) -> Option<usize> {
     let mut decoder = FrameDecoder::new();
     decoder.init(&mut source).ok()?;
@@ -63,8 +66,8 @@ fn decode_frame(mut source: &[u8], target: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// Returns the number of bytes that the decoder of the frame in `source` must keep: those of its window, or of its
-/// contents if it has no window (RFC 8878, 3.1.1.1).
+/// Returns the number of bytes that the decoder of the frame in `source` must keep: those of its
+/// window, or of its contents if it has no window (RFC 8878, 3.1.1.1).
 fn window_bytes(source: &[u8]) -> Result<u64, Problem> {
     let truncated = |needed| Problem::Truncated { needed, available: source.len() as u64 };
     let (magic, rest) = source.split_first_chunk().ok_or_else(|| truncated(MAGIC.len() as u64))?;

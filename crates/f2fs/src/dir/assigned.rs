@@ -1,8 +1,9 @@
-//! The code points of Unicode 12.1. Later versions of Unicode keep the case folding and the decomposition of these
-//! code points, but have more of them. Linux treats those as letters that do not change.
+//! The code points of Unicode 12.1. Later versions of Unicode keep the case folding and the
+//! decomposition of these code points, but have more of them. Linux treats those as letters that do
+//! not change.
 //!
-//! Source: the Unicode Character Database 12.1.0, DerivedAge.txt: the assigned code points and the noncharacters,
-//! without the surrogates.
+//! Source: the Unicode Character Database 12.1.0, DerivedAge.txt: the assigned code points and the
+//! noncharacters, without the surrogates.
 
 /// Returns whether Unicode 12.1 has assigned `character`.
 pub(super) fn is_assigned(character: char) -> bool {

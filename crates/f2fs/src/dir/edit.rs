@@ -1,5 +1,5 @@
-//! Changes of a dentry area: adding and removing an entry. The area can be a block or part of an inode.
-//! Not here: the choice of the block (`levels`), and the inodes.
+//! Changes of a dentry area: adding and removing an entry. The area can be a block or part of an
+//! inode. Not here: the choice of the block (`levels`), and the inodes.
 
 use base::InodeNumber;
 use zerocopy::FromBytes;
@@ -47,7 +47,8 @@ pub fn add(area: &mut [u8], entry: &NewEntry<'_>) -> bool {
     true
 }
 
-/// Removes the entry in the slots from `slot` to `end`, which exist. The name stays in unused slots.
+/// Removes the entry in the slots from `slot` to `end`, which exist. The name stays in unused
+/// slots.
 pub fn remove(area: &mut [u8], slot: usize, end: usize) {
     for index in slot..end {
         set_used(area, index, false);
@@ -68,7 +69,8 @@ pub fn is_empty(area: &[u8]) -> bool {
     (0..layout.slots).all(|slot| !is_used(area, slot))
 }
 
-/// Copies the entries of `area`, which has fewer slots than a block, to the same slots of a new block.
+/// Copies the entries of `area`, which has fewer slots than a block, to the same slots of a new
+/// block.
 pub fn copy_to_block(area: &[u8], block_bytes: usize) -> Vec<u8> {
     let mut block = vec![0; block_bytes];
     let (from, to) = (DentryLayout::of(area.len()), DentryLayout::of(block_bytes));

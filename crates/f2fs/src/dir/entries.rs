@@ -71,8 +71,8 @@ impl Entry<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] if the inode number is not one of the volume, or the name has a slash or a NUL, or the
-    /// directory itself has a name other than "." and "..", or "." is another inode.
+    /// [`Error::Corrupt`] if the inode number is not one of the volume, or the name has a slash or
+    /// a NUL, or the directory itself has a name other than "." and "..", or "." is another inode.
     pub fn check(&self, format: &EntryFormat, location: Location) -> Result<()> {
         let max = format.inode_max.0;
         let problem = if !(INODE_MIN..=max).contains(&self.inode.0) {
@@ -100,7 +100,8 @@ impl Entry<'_> {
     }
 }
 
-/// Iterates over the entries of a dentry area, which can be a block or part of an inode. Ends after an error.
+/// Iterates over the entries of a dentry area, which can be a block or part of an inode. Ends after
+/// an error.
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
     bitmap: &'a [u8],

@@ -1,12 +1,13 @@
-//! Case folding of names, as Linux does it: decomposition (NFD), full case folding, and no ignorable characters, with
-//! the characters of Unicode 12.1.
-//! Not here: comparison, and hashes.
+//! Case folding of names, as Linux does it: decomposition (NFD), full case folding, and no
+//! ignorable characters, with the characters of Unicode 12.1. Not here: comparison, and hashes.
 //!
-//! Linux folds and decomposes each character by itself, and then puts combining marks in order. The standard's order
-//! of these steps differs for U+0345. Unicode keeps foldings and decompositions of assigned characters, so the tables
-//! of any later version give the same results for the characters of 12.1. Other characters stay as they are.
+//! Linux folds and decomposes each character by itself, and then puts combining marks in order. The
+//! standard's order of these steps differs for U+0345. Unicode keeps foldings and decompositions of
+//! assigned characters, so the tables of any later version give the same results for the characters
+//! of 12.1. Other characters stay as they are.
 //!
-//! Source: kernel documentation, `filesystems/f2fs.rst` and `admin-guide/ext4.rst`, "case-insensitive".
+//! Source: kernel documentation, `filesystems/f2fs.rst` and `admin-guide/ext4.rst`,
+//! "case-insensitive".
 
 use caseless::Caseless;
 use smallvec::SmallVec;
@@ -39,8 +40,9 @@ const IGNORABLE: [(char, char); 17] = [
     ('\u{E0000}', '\u{E0FFF}'),
 ];
 
-/// Returns the folded form of a name. Names with the same form are the same name to a directory that ignores case.
-/// `None` if the name is not valid Unicode, or its folded form is empty or too long: then it is only equal to itself.
+/// Returns the folded form of a name. Names with the same form are the same name to a directory
+/// that ignores case. `None` if the name is not valid Unicode, or its folded form is empty or too
+/// long: then it is only equal to itself.
 pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
     let mut folded = Folded::default();
     for character in std::str::from_utf8(name).ok()?.chars() {
@@ -62,8 +64,8 @@ fn is_ignorable(character: char) -> bool {
     IGNORABLE.iter().any(|&(first, last)| (first..=last).contains(&character))
 }
 
-/// Folds and decomposes `character` until nothing changes. The recursion ends, since both are finite: Unicode's tables
-/// have no cycles.
+/// Folds and decomposes `character` until nothing changes. The recursion ends, since both are
+/// finite: Unicode's tables have no cycles.
 fn expand(character: char, push: &mut dyn FnMut(char)) {
     let folded: SmallVec<[char; 3]> = std::iter::once(character).default_case_fold().collect();
     if *folded != [character] {
@@ -165,8 +167,8 @@ mod tests {
         assert_eq!(fold(&[b'A'; 255]), None);
     }
 
-    /// Checks the hash of a folded name. `expected` is what fsck.f2fs computes for the name in a directory that
-    /// ignores case.
+    /// Checks the hash of a folded name. `expected` is what fsck.f2fs computes for the name in a
+    /// directory that ignores case.
     #[track_caller]
     fn check_hash(name: &str, expected: u32) {
         let folded = fold(name.as_bytes()).unwrap();

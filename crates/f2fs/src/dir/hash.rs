@@ -1,7 +1,8 @@
-//! Hashes of names, by which directories choose the bucket of an entry.
-//! Not here: case folding (`fold.rs`), and the keyed hashes of directories that are encrypted and ignore case (`fscrypt`).
+//! Hashes of names, by which directories choose the bucket of an entry. Not here: case folding
+//! (`fold.rs`), and the keyed hashes of directories that are encrypted and ignore case (`fscrypt`).
 //!
-//! Source: kernel documentation, `filesystems/f2fs.rst`, and the cipher's public description (TEA, 16 cycles).
+//! Source: kernel documentation, `filesystems/f2fs.rst`, and the cipher's public description (TEA,
+//! 16 cycles).
 
 /// Bytes that enter the hash at once.
 const PIECE_BYTES: usize = 16;
@@ -24,8 +25,8 @@ pub fn name_hash(name: &[u8]) -> u32 {
     }
 }
 
-/// Returns the first bytes of `rest` as words, big-endian. The length of `rest`, repeated in every byte, replaces
-/// missing bytes; in a word that is incomplete, it comes before the bytes.
+/// Returns the first bytes of `rest` as words, big-endian. The length of `rest`, repeated in every
+/// byte, replaces missing bytes; in a word that is incomplete, it comes before the bytes.
 fn words(rest: &[u8]) -> [u32; 4] {
     let pad = (rest.len() as u32 & 0xFF).wrapping_mul(0x0101_0101);
     let mut words = [pad; 4];

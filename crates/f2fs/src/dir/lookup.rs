@@ -1,4 +1,5 @@
-//! Lookups of names in a directory: by hash, and by reading all entries if case foldings may differ.
+//! Lookups of names in a directory: by hash, and by reading all entries if case foldings may
+//! differ.
 
 use std::borrow::Cow;
 
@@ -62,8 +63,8 @@ impl<'n> WantedName<'n> {
         }
     }
 
-    /// Returns the name that is shown as `name` in the encrypted directory `shape`, for a lookup. `names` is the cipher
-    /// of the directory, with the key.
+    /// Returns the name that is shown as `name` in the encrypted directory `shape`, for a lookup.
+    /// `names` is the cipher of the directory, with the key.
     ///
     /// # Errors
     ///
@@ -98,13 +99,15 @@ impl<'n> WantedName<'n> {
         Self { hash, comparer: Comparer::Bytes(Cow::Borrowed(name)), linear_fallback }
     }
 
-    /// Returns the name that is stored as `stored`, in a directory whose hashes are those of the stored names.
+    /// Returns the name that is stored as `stored`, in a directory whose hashes are those of the
+    /// stored names.
     fn exact(stored: Cow<'n, [u8]>) -> Self {
         let hash = name_hash(&stored);
         Self { hash, comparer: Comparer::Bytes(stored), linear_fallback: false }
     }
 
-    /// Returns the name `name` in a directory that ignores case. `names` is the directory's cipher, if it is encrypted.
+    /// Returns the name `name` in a directory that ignores case. `names` is the directory's cipher,
+    /// if it is encrypted.
     fn with_casefold(
         name: &'n [u8],
         casefold: Casefold,
@@ -134,7 +137,8 @@ impl<'n> WantedName<'n> {
         Ok(Self { hash, comparer, linear_fallback })
     }
 
-    /// Returns whether this is the stored name `stored`. Errors: `Corrupt` if that cannot be decrypted.
+    /// Returns whether this is the stored name `stored`. Errors: `Corrupt` if that cannot be
+    /// decrypted.
     fn matches(&self, stored: &[u8]) -> Result<bool> {
         match &self.comparer {
             Comparer::Bytes(name) => Ok(**name == *stored),
@@ -162,8 +166,9 @@ pub struct EntryName<'n> {
 }
 
 impl<'n> EntryName<'n> {
-    /// Returns the stored form that `name` gets in the directory `shape`. `names` is the directory's cipher, if it is
-    /// encrypted. Errors: those of [`WantedName::new`] and [`WantedName::encrypted`].
+    /// Returns the stored form that `name` gets in the directory `shape`. `names` is the
+    /// directory's cipher, if it is encrypted. Errors: those of [`WantedName::new`] and
+    /// [`WantedName::encrypted`].
     pub fn new(name: &'n [u8], names: Option<&Names>, shape: &DirectoryShape) -> Result<Self> {
         let names = names.filter(|_| !is_dots(name));
         let hash = match names {
@@ -184,7 +189,8 @@ fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
 
-/// Returns the hash that the entry of a stored name has. `None` if only a caller with the key can compute it.
+/// Returns the hash that the entry of a stored name has. `None` if only a caller with the key can
+/// compute it.
 pub(crate) fn stored_hash(name: &[u8], casefold: Option<Casefold>, encrypted: bool) -> Option<u32> {
     match casefold.filter(|_| !is_dots(name)) {
         None => Some(name_hash(name)),
@@ -203,8 +209,8 @@ enum Search {
 }
 
 impl<B: Blocks> Directory<'_, B> {
-    /// Returns the entry of a name; `None` if the directory does not have it. A search by hash reads at most 4 blocks
-    /// per level.
+    /// Returns the entry of a name; `None` if the directory does not have it. A search by hash
+    /// reads at most 4 blocks per level.
     pub fn lookup(&self, wanted: &WantedName<'_>) -> Result<Option<Found>> {
         let found = self.find_by_hash(wanted)?;
         if found.is_none() && wanted.linear_fallback {
@@ -260,7 +266,8 @@ impl InlineDirectory<'_> {
     }
 }
 
-/// Returns the entry of a name in one dentry area. The checks of other entries are those that the search needs.
+/// Returns the entry of a name in one dentry area. The checks of other entries are those that the
+/// search needs.
 fn find_in_area(
     bytes: &[u8],
     location: Location,

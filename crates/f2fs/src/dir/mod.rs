@@ -1,8 +1,9 @@
 //! Directories: entries in dentry areas, hashes and buckets, lookup, listing.
 //! Not here: reading blocks and inodes, paths, the ciphers of names, and changes.
 //!
-//! A directory is either inline ([`InlineDirectory`]), or has blocks in levels of hash buckets ([`Directory`]). Both
-//! take values and bytes only; their caller reads the blocks, through [`Blocks`].
+//! A directory is either inline ([`InlineDirectory`]), or has blocks in levels of hash buckets
+//! ([`Directory`]). Both take values and bytes only; their caller reads the blocks, through
+//! [`Blocks`].
 
 pub mod edit;
 pub mod entries;
@@ -79,10 +80,11 @@ impl DirectoryShape {
 /// Properties of a volume's encoding, for directories that ignore case.
 #[derive(Clone, Copy, Debug)]
 pub struct Casefold {
-    /// Whether names that are not valid Unicode are refused. Otherwise they are compared byte by byte.
+    /// Whether names that are not valid Unicode are refused. Otherwise they are compared byte by
+    /// byte.
     pub strict: bool,
-    /// Whether a lookup that finds no name by its hash reads all entries. It finds names that were hashed with other
-    /// case foldings.
+    /// Whether a lookup that finds no name by its hash reads all entries. It finds names that were
+    /// hashed with other case foldings.
     pub linear_fallback: bool,
 }
 
@@ -130,8 +132,8 @@ impl<'a, B: Blocks> Directory<'a, B> {
         Ok(next.filter(|next| next.0 < self.block_count()))
     }
 
-    /// Counts the blocks that one operation has read. Errors: `Corrupt` above a limit. A corrupt map can refer to the
-    /// same blocks repeatedly.
+    /// Counts the blocks that one operation has read. Errors: `Corrupt` above a limit. A corrupt
+    /// map can refer to the same blocks repeatedly.
     fn count_read(&self, count: &mut u64) -> Result<()> {
         *count += 1;
         let max = self.blocks.count_max().min(BLOCKS_READ_MAX);

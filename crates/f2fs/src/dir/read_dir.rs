@@ -1,7 +1,8 @@
 //! Listing of a directory's entries from a cursor on, in the order of its blocks.
 //!
-//! A cursor is the number of a slot, counted through all blocks of the directory. It stays valid while the entry does
-//! not move, and any number is a valid cursor: a number inside an entry stands for the next entry.
+//! A cursor is the number of a slot, counted through all blocks of the directory. It stays valid
+//! while the entry does not move, and any number is a valid cursor: a number inside an entry stands
+//! for the next entry.
 
 use std::ops::ControlFlow;
 
@@ -16,8 +17,8 @@ use super::{Blocks, Directory, DirectoryShape, InlineDirectory};
 type Emit<'e> = &'e mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
 
 impl<B: Blocks> Directory<'_, B> {
-    /// Calls `emit` for each entry ("." and ".." included) from `from` on, until `emit` breaks or the directory ends.
-    /// Names have the form `shown`. Reads mapped blocks only.
+    /// Calls `emit` for each entry ("." and ".." included) from `from` on, until `emit` breaks or
+    /// the directory ends. Names have the form `shown`. Reads mapped blocks only.
     pub fn read_dir(
         &self,
         from: DirCursor,
@@ -43,8 +44,8 @@ impl<B: Blocks> Directory<'_, B> {
 }
 
 impl InlineDirectory<'_> {
-    /// Calls `emit` for each entry ("." and ".." included) from `from` on, until `emit` breaks or the directory ends.
-    /// Names have the form `shown`.
+    /// Calls `emit` for each entry ("." and ".." included) from `from` on, until `emit` breaks or
+    /// the directory ends. Names have the form `shown`.
     pub fn read_dir(
         &self,
         from: DirCursor,

@@ -22,8 +22,9 @@ use crate::ondisk::node::{RawExtraAttributes, RawInode, advise};
 use crate::temperature::Temperature;
 
 impl Editor<'_> {
-    /// Creates an inode in the directory `parent`, whose entry for it the caller adds. An inode without a name gets no link.
-    /// One with an encryption context is encrypted; the caller stores the context.
+    /// Creates an inode in the directory `parent`, whose entry for it the caller adds. An inode
+    /// without a name gets no link. One with an encryption context is encrypted; the caller stores
+    /// the context.
     pub(crate) fn create_inode(
         &mut self,
         new: &NewInode<'_>,
@@ -109,8 +110,8 @@ impl Editor<'_> {
         self.edit_inode(number, |raw| raw.size.set(area.len() as u64))
     }
 
-    /// Returns the stored form of the target of an encrypted symbolic link. Errors: `NameTooLong`; `Unsupported` without
-    /// the key.
+    /// Returns the stored form of the target of an encrypted symbolic link. Errors: `NameTooLong`;
+    /// `Unsupported` without the key.
     fn encrypted_target(
         &self,
         number: InodeNumber,
@@ -145,7 +146,8 @@ impl Editor<'_> {
         self.overlay.write().put_directory_block(number, FileBlock(0), contents)
     }
 
-    /// Stores a device's number: in the first address in the old form, or in the second one in the new form.
+    /// Stores a device's number: in the first address in the old form, or in the second one in the
+    /// new form.
     fn store_device(&self, nid: Nid, number: InodeNumber, device: DeviceNumber) -> Result<()> {
         let DeviceNumber { major, minor } = device;
         let start = self.inode(number)?.record().addresses_at;
@@ -208,8 +210,9 @@ fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&EntryName<'_>>) -
     raw
 }
 
-/// Returns the flags of compression of a new inode. As in Linux, a file without a name is not compressed, nor is one with an
-/// extension of hot files. Otherwise the extensions of its name decide, or else the directory.
+/// Returns the flags of compression of a new inode. As in Linux, a file without a name is not
+/// compressed, nor is one with an extension of hot files. Otherwise the extensions of its name
+/// decide, or else the directory.
 fn flags_of_compression(parent: &Inode, kind: FileType, name: Option<&EntryName<'_>>) -> u32 {
     let volume = parent.volume();
     if !volume.geometry().features.has(Feature::Compression) {

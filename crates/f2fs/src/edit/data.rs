@@ -43,7 +43,8 @@ impl Replaced {
 }
 
 impl Editor<'_> {
-    /// Returns the addresses of the first blocks of `blocks`, up to the end of their node. Adds missing nodes.
+    /// Returns the addresses of the first blocks of `blocks`, up to the end of their node. Adds
+    /// missing nodes.
     pub(super) fn slots_of(
         &mut self,
         number: InodeNumber,
@@ -60,8 +61,8 @@ impl Editor<'_> {
         Ok(Slots { first, count })
     }
 
-    /// Replaces the addresses in `slots` by those that `change` returns for their indices and old values, and counts the
-    /// blocks.
+    /// Replaces the addresses in `slots` by those that `change` returns for their indices and old
+    /// values, and counts the blocks.
     pub(super) fn replace_addresses(
         &mut self,
         slots: Slots,
@@ -92,7 +93,8 @@ impl Editor<'_> {
         })
     }
 
-    /// Replaces the addresses of the first blocks of a cluster by `slots`. Returns the holes and old blocks among them.
+    /// Replaces the addresses of the first blocks of a cluster by `slots`. Returns the holes and
+    /// old blocks among them.
     pub(crate) fn set_cluster(
         &mut self,
         number: InodeNumber,
@@ -127,7 +129,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Gives the blocks of a file from `at` on the addresses `new`. Returns the holes and old blocks that these replace.
+    /// Gives the blocks of a file from `at` on the addresses `new`. Returns the holes and old
+    /// blocks that these replace.
     pub(crate) fn set_addresses(
         &mut self,
         number: InodeNumber,
@@ -198,8 +201,8 @@ impl Editor<'_> {
         self.free_some_blocks(number, blocks, usize::MAX).map(drop)
     }
 
-    /// Does a part of [`free_blocks`](Self::free_blocks) that changes at most `nodes_max` nodes with addresses. Returns the
-    /// block after the part.
+    /// Does a part of [`free_blocks`](Self::free_blocks) that changes at most `nodes_max` nodes
+    /// with addresses. Returns the block after the part.
     pub(crate) fn free_some_blocks(
         &mut self,
         number: InodeNumber,
@@ -226,8 +229,9 @@ impl Editor<'_> {
         Ok(at)
     }
 
-    /// Moves the blocks of a file from `from` on to `to`. `end` is the end of the file's blocks. What the range between the
-    /// two places had is freed if the blocks move to the front, and is a hole if they move to the back.
+    /// Moves the blocks of a file from `from` on to `to`. `end` is the end of the file's blocks.
+    /// What the range between the two places had is freed if the blocks move to the front, and is a
+    /// hole if they move to the back.
     pub(crate) fn shift(
         &mut self,
         number: InodeNumber,
@@ -263,7 +267,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Returns the addresses of blocks of a file in runs that have no holes, with the first block of each run.
+    /// Returns the addresses of blocks of a file in runs that have no holes, with the first block
+    /// of each run.
     fn runs(
         &self,
         number: InodeNumber,

@@ -64,7 +64,8 @@ impl EntryEditor<'_, '_> {
         self.editor.overlay.write().put_directory_block(self.number, at, contents)
     }
 
-    /// Adds an entry, whose name the directory does not have. Errors: `NoSpace` if the last level is full.
+    /// Adds an entry, whose name the directory does not have. Errors: `NoSpace` if the last level
+    /// is full.
     pub(crate) fn add(&mut self, entry: &NewEntry<'_>) -> Result<()> {
         if self.inode()?.record().inline_area.is_some() {
             if self.edit_inline(|area| edit::add(area, entry))? {
@@ -110,7 +111,8 @@ impl EntryEditor<'_, '_> {
         Ok(())
     }
 
-    /// Adds an entry to the first block for its hash that has room. Adds blocks and levels as needed.
+    /// Adds an entry to the first block for its hash that has room. Adds blocks and levels as
+    /// needed.
     fn add_to_blocks(&mut self, entry: &NewEntry<'_>) -> Result<()> {
         let inode = self.inode()?;
         let (depth, dir_level) = (inode.record().depth, inode.record().dir_level);

@@ -8,7 +8,8 @@ use crate::geometry::WORD_BYTES;
 use crate::inode::record::inline;
 
 impl Editor<'_> {
-    /// Removes the inline contents of an inode, which gets a map with holes instead. Returns them; `None` if it has none.
+    /// Removes the inline contents of an inode, which gets a map with holes instead. Returns them;
+    /// `None` if it has none.
     pub(crate) fn take_inline(&self, number: InodeNumber) -> Result<Option<Vec<u8>>> {
         let inode = self.inode(number)?;
         let Some(area) = inode.record().inline_area.clone() else { return Ok(None) };

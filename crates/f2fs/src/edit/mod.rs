@@ -1,5 +1,5 @@
-//! Changes of nodes and directories in memory: the overlay, and the changes that operations and recoveries have in common.
-//! A checkpoint writes the overlay (`write/checkpoint/mod.rs`).
+//! Changes of nodes and directories in memory: the overlay, and the changes that operations and
+//! recoveries have in common. A checkpoint writes the overlay (`write/checkpoint/mod.rs`).
 
 mod create;
 mod data;

@@ -93,8 +93,8 @@ impl<'v> Editor<'v> {
         })
     }
 
-    /// Changes the extra attributes of an inode. Errors: `Unsupported` if it does not have those that `edit` changes: the
-    /// words in their place are others.
+    /// Changes the extra attributes of an inode. Errors: `Unsupported` if it does not have those
+    /// that `edit` changes: the words in their place are others.
     pub(crate) fn edit_extra(
         &self,
         number: InodeNumber,
@@ -124,7 +124,8 @@ impl<'v> Editor<'v> {
         change(&mut self.overlay.write().counts);
     }
 
-    /// Counts blocks of a file. Errors: `Corrupt` if the inode's own count is wrong, so that the result is not possible.
+    /// Counts blocks of a file. Errors: `Corrupt` if the inode's own count is wrong, so that the
+    /// result is not possible.
     pub(crate) fn count_blocks(&self, inode: InodeNumber, more: i64) -> Result<()> {
         let possible = 1..=self.volume.geometry().block_count;
         let counted = self.edit_inode(inode, |raw| {
@@ -149,7 +150,8 @@ impl<'v> Editor<'v> {
         Ok(nid)
     }
 
-    /// Adds a node of zeroes with this number. `block` is for messages. The caller counts the blocks of the file.
+    /// Adds a node of zeroes with this number. `block` is for messages. The caller counts the
+    /// blocks of the file.
     pub(crate) fn put_new_node(
         &self,
         nid: Nid,
@@ -168,8 +170,8 @@ impl<'v> Editor<'v> {
         Ok(())
     }
 
-    /// Returns whether no node has a number, and had it in the checkpoint. Those of quota files are never free: an inode with
-    /// such a number could not be looked up.
+    /// Returns whether no node has a number, and had it in the checkpoint. Those of quota files are
+    /// never free: an inode with such a number could not be looked up.
     pub(crate) fn is_free(&self, nid: Nid) -> bool {
         let number = InodeNumber(nid.0.into());
         !self.volume.superblock().quota_files().contains(&Some(number))
@@ -210,8 +212,8 @@ impl<'v> Editor<'v> {
         self.count(|counts| counts.blocks += more);
     }
 
-    /// Returns the slot with the address of a block. Adds missing nodes if `allocate`; otherwise returns `None` if
-    /// one is missing.
+    /// Returns the slot with the address of a block. Adds missing nodes if `allocate`; otherwise
+    /// returns `None` if one is missing.
     pub(crate) fn slot_of(
         &mut self,
         number: InodeNumber,
@@ -277,8 +279,8 @@ impl<'v> Editor<'v> {
         self.volume.node(slot.nid, slot.inode)?.word(slot.byte, 0)
     }
 
-    /// Stores an address in a slot. If it is that of a block, the slot becomes the block's owner. The caller has freed
-    /// the old block.
+    /// Stores an address in a slot. If it is that of a block, the slot becomes the block's owner.
+    /// The caller has freed the old block.
     pub(crate) fn set_address(&self, slot: Slot, address: u32) -> Result<()> {
         self.set_word(slot.nid, slot.inode, slot.byte, address)?;
         let block = FsBlock(address.into());
@@ -318,8 +320,8 @@ impl<'v> Editor<'v> {
         self.count_blocks(slot.inode, 1)
     }
 
-    /// Calls `visit` for each node of a file but the inode, children before their parents. Each node is at the position
-    /// that its parent gives it, so no node is visited twice.
+    /// Calls `visit` for each node of a file but the inode, children before their parents. Each
+    /// node is at the position that its parent gives it, so no node is visited twice.
     pub(crate) fn for_each_node(
         &self,
         inode: &Inode,
@@ -353,7 +355,8 @@ impl<'v> Editor<'v> {
         visit(&node, kind)
     }
 
-    /// Frees a node of a file's map. Adds it, and the data that the addresses of a direct node refer to, to `blocks`.
+    /// Frees a node of a file's map. Adds it, and the data that the addresses of a direct node
+    /// refer to, to `blocks`.
     pub(super) fn free_map_node(
         &self,
         record: &InodeRecord,

@@ -1,5 +1,5 @@
-//! Positions of the nodes of a map: the number in a node's footer, and the first block that the node maps.
-//! Source: kernel documentation, `filesystems/f2fs.rst`, "Index Structure".
+//! Positions of the nodes of a map: the number in a node's footer, and the first block that the
+//! node maps. Source: kernel documentation, `filesystems/f2fs.rst`, "Index Structure".
 
 use crate::geometry::Geometry;
 use crate::inode::record::InodeRecord;
@@ -36,8 +36,8 @@ pub(crate) enum NodeKind {
 }
 
 impl NodeKind {
-    /// Returns the kinds and positions of the nodes whose numbers an inode has. `nids` is the number of node numbers in an
-    /// indirect node.
+    /// Returns the kinds and positions of the nodes whose numbers an inode has. `nids` is the
+    /// number of node numbers in an indirect node.
     pub(super) fn below_inode(nids: u32) -> [(Self, u32); INODE_NIDS] {
         [
             (Self::Direct, 1),
@@ -48,8 +48,8 @@ impl NodeKind {
         ]
     }
 
-    /// Returns the kind of the nodes whose numbers a node of this kind has, and the distance of their positions. `None` for
-    /// direct nodes, which have addresses.
+    /// Returns the kind of the nodes whose numbers a node of this kind has, and the distance of
+    /// their positions. `None` for direct nodes, which have addresses.
     pub(super) fn child(self, nids: u32) -> Option<(Self, u32)> {
         match self {
             Self::Direct => None,
@@ -69,15 +69,16 @@ impl NodeKind {
     }
 }
 
-/// Returns whether the node at `position` is an inode or a direct node. Others have no addresses of data.
+/// Returns whether the node at `position` is an inode or a direct node. Others have no addresses of
+/// data.
 pub(crate) fn has_addresses(position: u32, geometry: &Geometry) -> bool {
     // Which nodes these are does not depend on how many addresses they have.
     let shape = MapShape { in_inode: 0, in_node: 1, nids: geometry.addresses_per_node().into() };
     first_block(position, shape).is_some()
 }
 
-/// Returns the first block that the node at `position` maps. `None` if it is neither an inode nor a direct node: if it is an
-/// indirect node, or has extended attributes.
+/// Returns the first block that the node at `position` maps. `None` if it is neither an inode nor a
+/// direct node: if it is an indirect node, or has extended attributes.
 pub(crate) fn first_block(position: u32, shape: MapShape) -> Option<u64> {
     let MapShape { in_inode, in_node, nids } = shape;
     let position = u64::from(position);

@@ -7,8 +7,8 @@ use crate::inode::map::{BlockState, END};
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 
 impl Editor<'_> {
-    /// Frees the reserved blocks of all compressed clusters of a file, if `releases`, or reserves them again. Returns their
-    /// number, with one for the mark of each cluster.
+    /// Frees the reserved blocks of all compressed clusters of a file, if `releases`, or reserves
+    /// them again. Returns their number, with one for the mark of each cluster.
     pub(crate) fn set_released(&mut self, number: InodeNumber, releases: bool) -> Result<u64> {
         let (from, to) = match releases {
             true => (NEW_ADDRESS, NULL_ADDRESS),

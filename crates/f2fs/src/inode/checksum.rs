@@ -14,7 +14,8 @@ use crate::ondisk::node::{RawExtraAttributes, RawInode};
 /// The byte of the checksum in an inode's block.
 const AT: usize = size_of::<RawInode>() + offset_of!(RawExtraAttributes, checksum);
 
-/// Returns the checksum of the block of the inode `nid`, in which the checksum itself counts as zero.
+/// Returns the checksum of the block of the inode `nid`, in which the checksum itself counts as
+/// zero.
 pub(crate) fn checksum(block: &[u8], nid: Nid, generation: u32, geometry: &Geometry) -> u32 {
     let (before, rest) = block.split_at(AT);
     let mut computed = crc32_le(u32::MAX, &geometry.uuid);
@@ -26,7 +27,8 @@ pub(crate) fn checksum(block: &[u8], nid: Nid, generation: u32, geometry: &Geome
     computed
 }
 
-/// Stores the checksum of a valid inode's block, if the inode has one. Nothing in the block may change after that.
+/// Stores the checksum of a valid inode's block, if the inode has one. Nothing in the block may
+/// change after that.
 pub(crate) fn seal(block: &mut [u8], nid: Nid, geometry: &Geometry) {
     let (raw, rest) = RawInode::ref_from_prefix(block).expect("a block is larger");
     let generation = raw.generation.get();

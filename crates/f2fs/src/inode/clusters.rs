@@ -14,8 +14,8 @@ use crate::compress::{self, ClusterCodec, ClusterSize};
 use crate::ondisk::node::{COMPRESS_ADDRESS, NEW_ADDRESS};
 
 impl Inode {
-    /// Returns the piece with `at`, at most up to the end of its cluster, whose addresses are in `leaf`. `None` if the
-    /// cluster's blocks have addresses of their own.
+    /// Returns the piece with `at`, at most up to the end of its cluster, whose addresses are in
+    /// `leaf`. `None` if the cluster's blocks have addresses of their own.
     pub(super) fn piece_of_cluster(
         &self,
         leaf: &Leaf,
@@ -45,7 +45,8 @@ impl Inode {
         self.codec().map_or(Ok(None), |codec| codec.encode(at, data))
     }
 
-    /// Returns the number of bytes in each cluster, if the file is compressed, and a folio can contain a whole one.
+    /// Returns the number of bytes in each cluster, if the file is compressed, and a folio can
+    /// contain a whole one.
     pub(super) fn bytes_of_clusters(&self) -> Option<u64> {
         let size = self.record().compression?.cluster_size;
         let bytes = u64::from(size.blocks()) << self.volume().geometry().block_size.shift();
@@ -92,8 +93,8 @@ impl Inode {
         })
     }
 
-    /// Returns how many blocks compression saves in the compressed cluster whose first block is `first`: the mark and the
-    /// reserved blocks.
+    /// Returns how many blocks compression saves in the compressed cluster whose first block is
+    /// `first`: the mark and the reserved blocks.
     pub(crate) fn saved_in_cluster(&self, first: FileBlock) -> Result<u64> {
         let record = self.record();
         let Some(compression) = record.compression else { return Ok(0) };
@@ -105,7 +106,8 @@ impl Inode {
         Ok(slots.filter(saves).count() as u64)
     }
 
-    /// Returns the stored form of the cluster whose first block is `first`, and whose addresses are in `leaf`.
+    /// Returns the stored form of the cluster whose first block is `first`, and whose addresses are
+    /// in `leaf`.
     fn stored_cluster(
         &self,
         leaf: &Leaf,

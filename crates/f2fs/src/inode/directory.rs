@@ -16,8 +16,8 @@ use crate::dir::{
 };
 
 impl Inode {
-    /// Returns the inode of a name that [`read_dir`](Self::read_dir) shows in this directory. Errors: `NotFound`,
-    /// `NotDirectory`.
+    /// Returns the inode of a name that [`read_dir`](Self::read_dir) shows in this directory.
+    /// Errors: `NotFound`, `NotDirectory`.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         let found = self.find(&self.wanted_name(name)?)?;
         found.map(|found| found.inode).ok_or(Error::NotFound)
@@ -32,8 +32,8 @@ impl Inode {
         }
     }
 
-    /// Returns the name that [`read_dir`](Self::read_dir) shows as `name`, for lookups in this directory. Errors:
-    /// `NotDirectory`, and those of [`WantedName`].
+    /// Returns the name that [`read_dir`](Self::read_dir) shows as `name`, for lookups in this
+    /// directory. Errors: `NotDirectory`, and those of [`WantedName`].
     pub(crate) fn wanted_name<'n>(&'n self, name: &'n [u8]) -> Result<WantedName<'n>> {
         let shape = self.directory_shape()?;
         match shape.encrypted {
@@ -42,8 +42,9 @@ impl Inode {
         }
     }
 
-    /// Returns what a new name is stored as in this directory. Errors: `NotDirectory`; `Unsupported` for encrypted
-    /// directories without the key; `NameTooLong`; those of [`WantedName`].
+    /// Returns what a new name is stored as in this directory. Errors: `NotDirectory`;
+    /// `Unsupported` for encrypted directories without the key; `NameTooLong`; those of
+    /// [`WantedName`].
     pub(crate) fn entry_name<'n>(&self, name: &'n [u8]) -> Result<EntryName<'n>> {
         let shape = self.directory_shape()?;
         self.check_has_key()?;
@@ -51,8 +52,8 @@ impl Inode {
         EntryName::new(name, names, &shape)
     }
 
-    /// Calls `emit` for each entry from `from` on, until it breaks or the directory ends. Encrypted names are decrypted,
-    /// or without the key, shown in another form. Errors: `NotDirectory`.
+    /// Calls `emit` for each entry from `from` on, until it breaks or the directory ends. Encrypted
+    /// names are decrypted, or without the key, shown in another form. Errors: `NotDirectory`.
     pub fn read_dir(
         &self,
         from: DirCursor,
@@ -101,7 +102,8 @@ impl Inode {
 }
 
 impl Inode {
-    /// Returns a block that is not in the page cache: one of a directory, or of a symbolic link. `None` if it is a hole.
+    /// Returns a block that is not in the page cache: one of a directory, or of a symbolic link.
+    /// `None` if it is a hole.
     pub(super) fn uncached_block(
         &self,
         at: FileBlock,

@@ -12,14 +12,15 @@ use super::Inode;
 use crate::geometry::Geometry;
 
 impl Inode {
-    /// Takes the ciphers of `before`, which is this inode before a change. An inode keeps its encryption context, and a
-    /// cipher that was found once is never missing when data is written back.
+    /// Takes the ciphers of `before`, which is this inode before a change. An inode keeps its
+    /// encryption context, and a cipher that was found once is never missing when data is written
+    /// back.
     pub(crate) fn keep_ciphers(&mut self, before: &Self) {
         self.ciphers = Arc::clone(&before.ciphers);
     }
 
-    /// Returns the encryption context that a new inode of this directory gets. `None` if it is not encrypted. Errors:
-    /// `Unsupported` without the key; `Corrupt`.
+    /// Returns the encryption context that a new inode of this directory gets. `None` if it is not
+    /// encrypted. Errors: `Unsupported` without the key; `Corrupt`.
     pub(crate) fn new_context(&self, kind: FileType) -> Result<Option<Context>> {
         self.check_has_key()?;
         let is_encrypted = self.record().is_encrypted && can_be_encrypted(kind);
@@ -28,8 +29,8 @@ impl Inode {
         Ok(policy.map(Context::new))
     }
 
-    /// Checks that names can be added to this directory. Errors: `Unsupported` for encrypted directories without the key;
-    /// `Corrupt`.
+    /// Checks that names can be added to this directory. Errors: `Unsupported` for encrypted
+    /// directories without the key; `Corrupt`.
     pub(crate) fn check_has_key(&self) -> Result<()> {
         if self.record().is_encrypted && self.names_cipher()?.is_none() {
             return Err(Unsupported::Encrypted(self.number()).into());
@@ -37,8 +38,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Checks that `inode` may have a name in this directory: all inodes of an encrypted tree have one policy. Errors:
-    /// `OtherPolicy`, `Corrupt`.
+    /// Checks that `inode` may have a name in this directory: all inodes of an encrypted tree have
+    /// one policy. Errors: `OtherPolicy`, `Corrupt`.
     pub(crate) fn check_policy_of(&self, inode: &Self) -> Result<()> {
         if !self.record().is_encrypted || !can_be_encrypted(inode.attributes().kind) {
             return Ok(());
@@ -48,14 +49,14 @@ impl Inode {
         if is_equal { Ok(()) } else { Err(Error::OtherPolicy) }
     }
 
-    /// Checks that the data of this file can be read. Errors: `Unsupported` for encrypted files without the key;
-    /// `Corrupt` if the encryption context is damaged.
+    /// Checks that the data of this file can be read. Errors: `Unsupported` for encrypted files
+    /// without the key; `Corrupt` if the encryption context is damaged.
     pub(crate) fn check_readable(&self) -> Result<()> {
         self.contents_cipher().map(|_| ())
     }
 
-    /// Returns the cipher of the contents of this file; `None` if it is not an encrypted file. Errors: `Unsupported`
-    /// without the key; `Corrupt`.
+    /// Returns the cipher of the contents of this file; `None` if it is not an encrypted file.
+    /// Errors: `Unsupported` without the key; `Corrupt`.
     pub(super) fn contents_cipher(&self) -> Result<Option<&Arc<Contents>>> {
         if !self.record().is_encrypted || !self.attributes().is_file() {
             return Ok(None);
@@ -70,8 +71,8 @@ impl Inode {
         cipher.map(Some)
     }
 
-    /// Returns the cipher of the names in this encrypted directory, or of the target of this encrypted symbolic link;
-    /// `None` without the key. Errors: `Corrupt`; `Unsupported`.
+    /// Returns the cipher of the names in this encrypted directory, or of the target of this
+    /// encrypted symbolic link; `None` without the key. Errors: `Corrupt`; `Unsupported`.
     pub(super) fn names_cipher(&self) -> Result<Option<&Names>> {
         self.ciphers.names(|| {
             self.volume().keys().names(&self.encryption_context()?, &self.encryption_owner())

@@ -1,4 +1,5 @@
-//! The map of a file: from its blocks to addresses, through direct, indirect and double indirect nodes.
+//! The map of a file: from its blocks to addresses, through direct, indirect and double indirect
+//! nodes.
 
 use std::ops::Range;
 
@@ -47,7 +48,8 @@ impl Piece {
         self.end >= END
     }
 
-    /// Returns whether the next node's blocks can belong to the piece, although they have no address.
+    /// Returns whether the next node's blocks can belong to the piece, although they have no
+    /// address.
     fn goes_on(&self) -> bool {
         matches!(self.state, BlockState::Hole | BlockState::Reserved)
     }
@@ -75,8 +77,8 @@ pub(crate) struct Step {
 }
 
 impl Inode {
-    /// Returns the piece that contains `at`. It begins there, unless it is a compressed cluster. It ends at `wanted_end` or
-    /// before, unless it is a hole or a compressed cluster.
+    /// Returns the piece that contains `at`. It begins there, unless it is a compressed cluster. It
+    /// ends at `wanted_end` or before, unless it is a hole or a compressed cluster.
     pub(crate) fn piece_at(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
         let mut piece = self.piece_in_leaf(at, wanted_end)?;
         while piece.goes_on() && piece.end < wanted_end && piece.end < END {
@@ -93,7 +95,8 @@ impl Inode {
     fn piece_in_leaf(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
         let leaf = self.leaf_at(at)?;
         let Some(node) = &leaf.node else {
-            // The size of a damaged inode can be larger than any map. Callers must not look block by block for its end.
+            // The size of a damaged inode can be larger than any map. Callers must not look block
+            // by block for its end.
             let end = if at < END { leaf.end } else { leaf.end.max(wanted_end.0) };
             return Ok(Piece { start: at, end: FileBlock(end), state: BlockState::Hole });
         };
@@ -194,16 +197,17 @@ impl Inode {
         Ok(Leaf { node, start, end: start + length, addresses_at: 0 })
     }
 
-    /// Returns the steps from the inode to the node with the address of `block`, which is counted from the first block
-    /// whose address is not in the inode. Also returns the first block of the subtree. `None` for blocks behind the
-    /// last possible one.
+    /// Returns the steps from the inode to the node with the address of `block`, which is counted
+    /// from the first block whose address is not in the inode. Also returns the first block of the
+    /// subtree. `None` for blocks behind the last possible one.
     pub(crate) fn path(&self, block: u64) -> Option<(Vec<Step>, u64)> {
         let direct = u64::from(self.record().addresses_per_node);
         let nids = u64::from(self.volume().geometry().addresses_per_node());
         let indirect = direct * nids;
         let step = |index, position, span| Step { index, position, span };
         let mut start = 0;
-        // Positions count nodes in the order of the file (kernel documentation of f2fs, "Index Structure").
+        // Positions count nodes in the order of the file (kernel documentation of f2fs, "Index
+        // Structure").
         for (index, position) in [(0, 1), (1, 2)] {
             if block < start + direct {
                 return Some((vec![step(index, position, direct)], start));

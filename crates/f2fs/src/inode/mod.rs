@@ -92,7 +92,8 @@ impl Inode {
     pub fn shown_attributes(&self) -> Attributes {
         let mut attributes = self.record.attributes.clone();
         if attributes.kind == FileType::Symlink && self.record.is_encrypted {
-            // As in the kernel, the size is that of the target that is shown. A damaged link keeps its own size.
+            // As in the kernel, the size is that of the target that is shown. A damaged link keeps
+            // its own size.
             let target = self.read_link();
             attributes.size = target.map_or(attributes.size, |target| target.len() as u64);
         }
@@ -130,8 +131,8 @@ impl Inode {
         Ok(Some(InlineContents { node, area }))
     }
 
-    /// Returns the target of a symbolic link. That of an encrypted link is decrypted, or without the key, shown in
-    /// another form.
+    /// Returns the target of a symbolic link. That of an encrypted link is decrypted, or without
+    /// the key, shown in another form.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         if self.attributes().kind != FileType::Symlink {
             return Err(Error::InvalidArgument("not a symbolic link"));
@@ -164,7 +165,8 @@ impl Inode {
 }
 
 impl Inode {
-    /// Returns the range with `at` of a file with at most `inline_max` bytes of inline data. The rest is a hole.
+    /// Returns the range with `at` of a file with at most `inline_max` bytes of inline data. The
+    /// rest is a hole.
     fn map_inline(&self, at: FileOffset, inline_max: u64) -> Iomap {
         let size = self.attributes().size;
         let inline = size.min(inline_max);

@@ -145,14 +145,16 @@ pub(crate) struct InodeRecord {
     pub(crate) addresses_per_node: u32,
     /// Bytes of the block with inline data or dentries.
     pub(crate) inline_area: Option<Range<usize>>,
-    /// Whether a flag says that the inline data is not all zeroes. It is read in any case, as in Linux.
+    /// Whether a flag says that the inline data is not all zeroes. It is read in any case, as in
+    /// Linux.
     pub(crate) has_inline_data: bool,
     /// Byte of the numbers of the nodes below.
     pub(crate) nodes_at: usize,
     /// The direct, indirect and double indirect nodes. Zero stands for none.
     pub(crate) nodes: [u32; INODE_NIDS],
     pub(crate) is_encrypted: bool,
-    /// Whether a regular file may have blocks behind its end to which nothing was written ([`advise::TRUNCATE`]).
+    /// Whether a regular file may have blocks behind its end to which nothing was written
+    /// ([`advise::TRUNCATE`]).
     pub(crate) is_truncation_due: bool,
     /// How soon the data is likely to be overwritten.
     pub(crate) temperature: Temperature,
@@ -167,7 +169,8 @@ impl InodeRecord {
         parser.record()
     }
 
-    /// Returns whether an inode's block has a checksum, and the right one. Always true on volumes without checksums.
+    /// Returns whether an inode's block has a checksum, and the right one. Always true on volumes
+    /// without checksums.
     pub(crate) fn has_valid_checksum(node: &Node, geometry: &Geometry) -> bool {
         !geometry.features.has(Feature::InodeChecksum)
             || Parser::new(node, geometry).is_ok_and(|parser| {
@@ -176,9 +179,9 @@ impl InodeRecord {
             })
     }
 
-    /// Returns whether an address counts as a block of the file: reserved blocks, and those of the main area, which are
-    /// `main`. The mark of a compressed cluster counts until the blocks that compression saves are released. An address
-    /// outside of the main area is damage.
+    /// Returns whether an address counts as a block of the file: reserved blocks, and those of the
+    /// main area, which are `main`. The mark of a compressed cluster counts until the blocks that
+    /// compression saves are released. An address outside of the main area is damage.
     pub(crate) fn counts(&self, address: u32, main: &Range<FsBlock>) -> bool {
         match address {
             COMPRESS_ADDRESS => {
@@ -197,13 +200,14 @@ impl InodeRecord {
         addresses.filter(|address| self.counts(*address, main)).count() as i64
     }
 
-    /// Returns whether the words after the extra attributes are addresses. Those of special files are device numbers.
+    /// Returns whether the words after the extra attributes are addresses. Those of special files
+    /// are device numbers.
     pub(crate) fn has_map(&self) -> bool {
         matches!(self.attributes.kind, FileType::Regular | FileType::Directory | FileType::Symlink)
     }
 
-    /// Returns the byte of the first address in the inode's block, and the number of addresses there: none if it has inline
-    /// contents or a device number in their place.
+    /// Returns the byte of the first address in the inode's block, and the number of addresses
+    /// there: none if it has inline contents or a device number in their place.
     pub(crate) fn own_addresses(&self) -> (usize, u32) {
         let has_addresses = self.inline_area.is_none() && self.has_map();
         (self.addresses_at, if has_addresses { self.address_count } else { 0 })
@@ -274,7 +278,8 @@ impl<'a> Parser<'a> {
         Ok(extra)
     }
 
-    /// Returns the extra attributes, if the volume has `feature` and the inode has the attribute that ends at `end`.
+    /// Returns the extra attributes, if the volume has `feature` and the inode has the attribute
+    /// that ends at `end`.
     fn extra_with(&self, feature: Feature, end: usize) -> Option<&RawExtraAttributes> {
         let extra = self.extra.as_ref()?;
         let has = self.geometry.features.has(feature) && usize::from(extra.size.get()) >= end;
@@ -436,8 +441,8 @@ impl<'a> Parser<'a> {
         has.iter().filter(|(has, _)| *has).fold(stored, |flags, (_, flag)| flags | flag)
     }
 
-    /// Returns the number of the device that a special file represents: in the first word in the old form, or in the
-    /// second one in the new form.
+    /// Returns the number of the device that a special file represents: in the first word in the
+    /// old form, or in the second one in the new form.
     fn device(&self, kind: FileType) -> Result<DeviceNumber> {
         if !matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
             return Ok(DeviceNumber::default());

@@ -1,5 +1,5 @@
-//! Files with fs-verity: the position of the descriptor. It lies past the end of the file, as the Merkle tree does.
-//! Not here: the descriptor and the tree themselves (the crate `verity`).
+//! Files with fs-verity: the position of the descriptor. It lies past the end of the file, as the
+//! Merkle tree does. Not here: the descriptor and the tree themselves (the crate `verity`).
 //!
 //! Source: <https://docs.kernel.org/filesystems/fsverity.html#f2fs>.
 
@@ -16,8 +16,8 @@ use crate::xattr::VERITY_NAME;
 const STRUCTURE: &str = "position of the verity descriptor";
 
 impl Inode {
-    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for other files. Errors:
-    /// `Corrupt` if the descriptor is invalid.
+    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for
+    /// other files. Errors: `Corrupt` if the descriptor is invalid.
     pub fn verity_digest(&self) -> Result<Option<String>> {
         match self.has_verity() {
             true => self.verifier().map(|verifier| Some(verifier.descriptor().file_digest())),

@@ -10,7 +10,8 @@ use crate::ondisk::node::RawNodeFooter;
 use crate::xattr;
 use crate::xattr::entries::Entries;
 
-/// The attribute whose value is the inode's advice flags. It is not stored, and not listed, as in Linux.
+/// The attribute whose value is the inode's advice flags. It is not stored, and not listed, as in
+/// Linux.
 pub(crate) const ADVISE: &[u8] = b"system.advise";
 
 impl Inode {
@@ -19,8 +20,8 @@ impl Inode {
         xattr::list(&self.xattr_bytes()?, Location::inode(self.number()))
     }
 
-    /// Returns the value of an extended attribute. POSIX ACLs have the form of getxattr(2). Errors: `NoAttribute` if
-    /// there is no attribute of this name.
+    /// Returns the value of an extended attribute. POSIX ACLs have the form of getxattr(2). Errors:
+    /// `NoAttribute` if there is no attribute of this name.
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         if name == ADVISE {
             return Ok(vec![self.advise()?]);

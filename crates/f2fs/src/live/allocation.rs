@@ -19,8 +19,8 @@ const SIZE_MAX: u64 = 1 << 44;
 const CHANGED_NODES_MAX: usize = 32;
 
 impl LiveInode {
-    /// Returns the maximum size of a file, in bytes. As in Linux, the addresses in the inode are not counted, and the limit is
-    /// 16 TiB.
+    /// Returns the maximum size of a file, in bytes. As in Linux, the addresses in the inode are
+    /// not counted, and the limit is 16 TiB.
     pub(crate) fn size_max(&self) -> u64 {
         let geometry = self.volume.geometry();
         let nids = u64::from(geometry.addresses_per_node());
@@ -36,7 +36,8 @@ impl LiveInode {
             return Err(Error::FileTooLarge);
         }
         if self.has_atomic_write() {
-            // The commit stores the size in memory, which has grown or is set to what it is. It gets no less meanwhile.
+            // The commit stores the size in memory, which has grown or is set to what it is. It
+            // gets no less meanwhile.
             return Ok(());
         }
         self.check_changeable()?;
@@ -79,9 +80,10 @@ impl LiveInode {
         Ok(())
     }
 
-    /// Frees the blocks past the end of a file if Linux has allocated them for a direct write that was cut off: nothing was
-    /// written to them, and the file would show what they held before once it grows. Called before any change of the file's
-    /// data or size, so that nothing is delayed. Like Linux, also frees blocks that were preallocated there.
+    /// Frees the blocks past the end of a file if Linux has allocated them for a direct write that
+    /// was cut off: nothing was written to them, and the file would show what they held before once
+    /// it grows. Called before any change of the file's data or size, so that nothing is delayed.
+    /// Like Linux, also frees blocks that were preallocated there.
     pub(super) fn truncate_if_due(&self) -> Result<()> {
         let current = self.current();
         if !current.record().is_truncation_due {
@@ -157,8 +159,8 @@ impl LiveInode {
         Ok(())
     }
 
-    /// Returns the number of nodes that have the addresses of blocks of the file at most. A sparse file has fewer blocks than
-    /// such nodes would have addresses.
+    /// Returns the number of nodes that have the addresses of blocks of the file at most. A sparse
+    /// file has fewer blocks than such nodes would have addresses.
     pub(super) fn nodes_between(&self, from: FileBlock, to: FileBlock) -> u64 {
         let sectors = self.current().attributes().blocks;
         let used = self.volume.geometry().block_size.blocks_for(sectors << SECTOR_SHIFT);

@@ -1,19 +1,22 @@
 //! Atomic writes: a file gets the data that is written meanwhile all at once, or not at all.
 //!
-//! While a file has an atomic write, its data goes to new blocks as always, but the end of a write stores their addresses
-//! in memory, and not in nodes. Readers look there first. The commit stores all addresses, and the size, in nodes by one
-//! change, and makes the nodes durable by one chain, whose only mark is in its last node, or by one checkpoint. So a crash
-//! shows the file from before or from after the commit:
+//! While a file has an atomic write, its data goes to new blocks as always, but the end of a write
+//! stores their addresses in memory, and not in nodes. Readers look there first. The commit stores
+//! all addresses, and the size, in nodes by one change, and makes the nodes durable by one chain,
+//! whose only mark is in its last node, or by one checkpoint. So a crash shows the file from before
+//! or from after the commit:
 //!
 //! ```text
 //! start      data to new blocks (pending)      all addresses to nodes ── data flushed ── nodes ── flushed
 //!            ── checkpoints write the old nodes ──┤                      └─ a crash here: no mark, the old nodes
 //! ```
 //!
-//! On the device, this is what Linux leaves: there, the pending blocks belong to an orphan, and here to nothing.
+//! On the device, this is what Linux leaves: there, the pending blocks belong to an orphan, and
+//! here to nothing.
 //!
-//! A pending block is counted as reserved, also where the file has a block already, since both exist until the commit.
-//! Space that the write does not find is missed when data comes into the cache, and never by the commit.
+//! A pending block is counted as reserved, also where the file has a block already, since both
+//! exist until the commit. Space that the write does not find is missed when data comes into the
+//! cache, and never by the commit.
 //!
 //! Not here: the data in the cache, the order of calls, and who may call (the vfs).
 
@@ -36,7 +39,8 @@ pub(super) struct Pending {
     kind: AtomicWrite,
     /// The blocks with data of the write that is on the device, by the blocks of the file.
     blocks: BTreeMap<FileBlock, FsBlock>,
-    /// The number of reserved blocks that `blocks` have used up. They stay reserved until the commit.
+    /// The number of reserved blocks that `blocks` have used up. They stay reserved until the
+    /// commit.
     reserved: u64,
 }
 
@@ -67,7 +71,8 @@ impl Pending {
         Self { kind, blocks: BTreeMap::new(), reserved: 0 }
     }
 
-    /// Returns the blocks around `at` that are in the same state, of pending ones those from `at` on and before `end`.
+    /// Returns the blocks around `at` that are in the same state, of pending ones those from `at`
+    /// on and before `end`.
     fn around(&self, at: FileBlock, end: FileBlock) -> Around {
         let Some(first) = self.blocks.get(&at) else {
             let before = self.blocks.range(..at).next_back();
@@ -101,7 +106,8 @@ impl Pending {
     }
 }
 
-/// Returns the number of nodes that have the addresses of `runs` at most, which are in the order of the file.
+/// Returns the number of nodes that have the addresses of `runs` at most, which are in the order of
+/// the file.
 fn nodes_of(runs: &[Run], addresses_per_node: u64) -> u64 {
     // Each part of a file with as many blocks as a node has addresses is in two nodes at most.
     let (mut parts, mut next) = (0, 0);
@@ -127,13 +133,13 @@ impl LiveInode {
         Ok(())
     }
 
-    /// Commits the atomic write, durably: the file has its data, and `size` bytes. The cache has no dirty data, and none is
-    /// in flight.
+    /// Commits the atomic write, durably: the file has its data, and `size` bytes. The cache has no
+    /// dirty data, and none is in flight.
     ///
     /// # Errors
     ///
-    /// Before the commit, the atomic write goes on. If the device fails after it, the volume is shut down, and a recovery
-    /// finds the old or the new file.
+    /// Before the commit, the atomic write goes on. If the device fails after it, the volume is
+    /// shut down, and a recovery finds the old or the new file.
     pub(crate) fn commit_atomic_write(&self, size: u64) -> Result<()> {
         let pending = {
             let atomic = self.atomic.lock();
@@ -186,7 +192,8 @@ impl LiveInode {
         })
     }
 
-    /// Ends the atomic write, and drops its data. The cache has no dirty data, and none is in flight.
+    /// Ends the atomic write, and drops its data. The cache has no dirty data, and none is in
+    /// flight.
     pub(crate) fn abort_atomic_write(&self) {
         let pending = self.atomic.lock().take();
         let Some(pending) = pending else { return };
@@ -202,8 +209,8 @@ impl LiveInode {
         self.atomic.lock().is_some()
     }
 
-    /// Returns the end of the blocks from `at` on, before `end`, that have a pending block, or have none. Returns `None`
-    /// if there is no atomic write.
+    /// Returns the end of the blocks from `at` on, before `end`, that have a pending block, or have
+    /// none. Returns `None` if there is no atomic write.
     pub(super) fn pending_until(&self, at: FileBlock, end: FileBlock) -> Option<(bool, FileBlock)> {
         match self.atomic.lock().as_ref()?.around(at, end) {
             Around::Pending(blocks, _) => Some((true, blocks.end)),
@@ -211,7 +218,8 @@ impl LiveInode {
         }
     }
 
-    /// Makes the blocks of a placement, whose data is on the device, pending. Returns false if there is no atomic write.
+    /// Makes the blocks of a placement, whose data is on the device, pending. Returns false if
+    /// there is no atomic write.
     pub(super) fn make_pending(&self, placed: &Placed, reserved: &mut Reserved<'_>) -> bool {
         let mut atomic = self.atomic.lock();
         let Some(pending) = &mut *atomic else { return false };
@@ -232,8 +240,8 @@ impl LiveInode {
         }
     }
 
-    /// Returns the range that contains byte `at`, as [`MapRead::map_read`] does, with pending blocks, and without delayed
-    /// ones.
+    /// Returns the range that contains byte `at`, as [`MapRead::map_read`] does, with pending
+    /// blocks, and without delayed ones.
     pub(super) fn map_with_pending(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         let block_size = self.volume.geometry().block_size;
         let bytes = |block: FileBlock| block.0.saturating_mul(block_size.bytes().into());

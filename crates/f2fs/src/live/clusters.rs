@@ -1,8 +1,9 @@
-//! Clusters of compressed files that are written as a whole: their new blocks, and the change of their addresses.
+//! Clusters of compressed files that are written as a whole: their new blocks, and the change of
+//! their addresses.
 //!
-//! A cluster that is stored in compressed form has a mark in its first slot, then the addresses of its blocks, then blocks
-//! that are reserved for data that does not compress. Not here: the choice of the clusters (`iomap`), and their form
-//! (`compress`).
+//! A cluster that is stored in compressed form has a mark in its first slot, then the addresses of
+//! its blocks, then blocks that are reserved for data that does not compress. Not here: the choice
+//! of the clusters (`iomap`), and their form (`compress`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -79,7 +80,8 @@ impl LiveInode {
     ) -> Result<Vec<Part>> {
         loop {
             match self.try_place_slots(at, count) {
-                // The blocks of other parts are not kept meanwhile: two threads would wait for those of each other.
+                // The blocks of other parts are not kept meanwhile: two threads would wait for
+                // those of each other.
                 Err(Error::NoSpace) if may_wait && self.volume.writer()?.wait_for_blocks()? => {}
                 placed => return placed,
             }
@@ -104,8 +106,8 @@ impl LiveInode {
         self.clusters.lock().remove(&token.0)
     }
 
-    /// Gives a cluster the blocks of a placement, whose data is on the device. Returns the blocks of the file whose data was
-    /// written, and those of the device that the cluster had.
+    /// Gives a cluster the blocks of a placement, whose data is on the device. Returns the blocks
+    /// of the file whose data was written, and those of the device that the cluster had.
     pub(super) fn put_cluster(
         &self,
         editor: &mut Editor<'_>,

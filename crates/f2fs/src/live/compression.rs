@@ -19,8 +19,8 @@ impl LiveInode {
             && matches!(kind, FileType::Regular | FileType::Directory)
     }
 
-    /// Prepares for a change of whether the inode is compressed, or how. Errors: `InvalidArgument` for files that have blocks,
-    /// are pinned, or are written atomically.
+    /// Prepares for a change of whether the inode is compressed, or how. Errors: `InvalidArgument`
+    /// for files that have blocks, are pinned, or are written atomically.
     pub(super) fn prepare_compression(&self) -> Result<()> {
         if self.current().attributes().kind == FileType::Directory {
             return Ok(());
@@ -62,7 +62,8 @@ impl LiveInode {
         })
     }
 
-    /// Frees the blocks that compression saves. Returns their number. The file cannot be changed afterwards.
+    /// Frees the blocks that compression saves. Returns their number. The file cannot be changed
+    /// afterwards.
     pub(crate) fn release_saved_blocks(&self, time: Timestamp) -> Result<u64> {
         if self.compression()?.is_released {
             return Err(Error::InvalidArgument("the saved blocks were released before"));
@@ -81,7 +82,8 @@ impl LiveInode {
         Ok(released)
     }
 
-    /// Reserves the blocks that were released. Returns their number. The file can be changed afterwards.
+    /// Reserves the blocks that were released. Returns their number. The file can be changed
+    /// afterwards.
     pub(crate) fn reserve_saved_blocks(&self, time: Timestamp) -> Result<u64> {
         if !self.compression()?.is_released {
             return Err(Error::InvalidArgument("the saved blocks were not released"));

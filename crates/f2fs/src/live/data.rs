@@ -1,4 +1,5 @@
-//! The map of a file's data, for reading and writing. Data is written out of place, but that of pinned files in place.
+//! The map of a file's data, for reading and writing. Data is written out of place, but that of
+//! pinned files in place.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ impl LiveInode {
         }
     }
 
-    /// Returns the ranges of `blocks` that need new blocks which are not reserved: holes, and with an atomic write, all
-    /// blocks to which it has not written.
+    /// Returns the ranges of `blocks` that need new blocks which are not reserved: holes, and with
+    /// an atomic write, all blocks to which it has not written.
     fn unreserved(&self, blocks: &Range<FileBlock>) -> Result<Vec<Range<FileBlock>>> {
         let (mut at, mut found) = (blocks.start, Vec::new());
         while at < blocks.end {
@@ -55,7 +56,8 @@ impl LiveInode {
         Ok(found)
     }
 
-    /// Reserves the blocks that data in the cache needs. Adds the nodes for their addresses, so that the end of I/O adds none.
+    /// Reserves the blocks that data in the cache needs. Adds the nodes for their addresses, so
+    /// that the end of I/O adds none.
     fn reserve(&self, blocks: &Range<FileBlock>) -> Result<()> {
         let count =
             |holes: &[Range<FileBlock>]| holes.iter().map(|hole| hole.end.0 - hole.start.0).sum();
@@ -257,7 +259,8 @@ impl MapWrite for LiveInode {
                 }
                 ended.push(blocks);
             }
-            // Direct reads may be in flight, and fills beside a direct write. First the generation, then the look at them.
+            // Direct reads may be in flight, and fills beside a direct write. First the generation,
+            // then the look at them.
             self.map_changed();
             for (blocks, old) in &replaced {
                 reserved.hold(self.volume.core(), (self.number, blocks), old);

@@ -1,13 +1,13 @@
-//! Clusters of compressed files that are stored block by block instead: before the file ends in one, and before a part of
-//! one changes that is larger than a folio can be.
+//! Clusters of compressed files that are stored block by block instead: before the file ends in
+//! one, and before a part of one changes that is larger than a folio can be.
 //!
-//! The format allows this for any cluster of a compressed file, and Linux does it for data that does not compress. The data
-//! is written to new blocks, and one change then replaces the mark and the addresses of the whole cluster, so that a crash
-//! leaves either form.
+//! The format allows this for any cluster of a compressed file, and Linux does it for data that
+//! does not compress. The data is written to new blocks, and one change then replaces the mark and
+//! the addresses of the whole cluster, so that a crash leaves either form.
 //!
-//! While the compressed form is still being read, no other data goes to its blocks (`write/segments/held.rs`).
-//! Not here: clusters that are written (`clusters.rs`), their form (`compress`), and its parsing for reads
-//! (`inode/clusters.rs`).
+//! While the compressed form is still being read, no other data goes to its blocks
+//! (`write/segments/held.rs`). Not here: clusters that are written (`clusters.rs`), their form
+//! (`compress`), and its parsing for reads (`inode/clusters.rs`).
 
 use std::ops::Range;
 
@@ -29,7 +29,8 @@ impl LiveInode {
         Err(Unsupported::Inode { inode: self.number, feature }.into())
     }
 
-    /// Stores the compressed clusters with any of `blocks` block by block. No data of them is dirty.
+    /// Stores the compressed clusters with any of `blocks` block by block. No data of them is
+    /// dirty.
     pub(super) fn decompress(&self, blocks: &Range<FileBlock>) -> Result<()> {
         if self.current().record().compression.is_none() {
             return Ok(());
@@ -68,8 +69,9 @@ impl LiveInode {
         }
     }
 
-    /// Stores the cluster that the file ends in block by block, before the file grows to `size` bytes: data past the end,
-    /// which Linux leaves there if the power fails after a truncation, must not be shown.
+    /// Stores the cluster that the file ends in block by block, before the file grows to `size`
+    /// bytes: data past the end, which Linux leaves there if the power fails after a truncation,
+    /// must not be shown.
     pub(super) fn decompress_end(&self, size: u64) -> Result<()> {
         let current = self.current();
         if current.record().compression.is_none() || size <= current.attributes().size {
@@ -97,8 +99,8 @@ impl LiveInode {
         Ok(saved)
     }
 
-    /// Stores `data`, which was read from `cluster`, block by block instead. Returns false, and changes nothing, if the
-    /// cluster was moved since.
+    /// Stores `data`, which was read from `cluster`, block by block instead. Returns false, and
+    /// changes nothing, if the cluster was moved since.
     fn replace_cluster(&self, cluster: &Cluster, data: &[u8]) -> Result<bool> {
         let block_size = self.volume.geometry().block_size;
         let first = block_size.file_block(cluster.offset);

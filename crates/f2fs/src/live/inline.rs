@@ -1,4 +1,5 @@
-//! Inline data, which is in a file's inode. It is written to a block only. Not here: its truncation (`allocation.rs`).
+//! Inline data, which is in a file's inode. It is written to a block only. Not here: its truncation
+//! (`allocation.rs`).
 
 use base::{FileBlock, FsBlock, Result};
 use iomap::MapRead;

@@ -50,8 +50,8 @@ use crate::residents::Resident;
 use crate::volume::Volume;
 use crate::write::{Demand, Reserved};
 
-/// The blocks that an operation may add besides those of data: an inode, its extended attributes, a directory's block and
-/// the nodes above it.
+/// The blocks that an operation may add besides those of data: an inode, its extended attributes, a
+/// directory's block and the nodes above it.
 const NODES_MAX: u64 = 8;
 
 /// An inode of a volume that is open for writing.
@@ -166,7 +166,8 @@ impl LiveInode {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns the number of nodes that a change of adjacent blocks of a file changes or adds at most.
+    /// Returns the number of nodes that a change of adjacent blocks of a file changes or adds at
+    /// most.
     fn nodes_of(&self, blocks: u64) -> u64 {
         blocks / u64::from(self.volume.geometry().addresses_per_node()) + NODES_MAX
     }
@@ -286,11 +287,13 @@ impl LiveInode {
         }
         self.change(Demand::Few, &[], |editor, _| {
             if changed & flags::CASEFOLDED != 0 {
-                // The hashes of names differ. Only a change adds a name, and changes exclude each other.
+                // The hashes of names differ. Only a change adds a name, and changes exclude each
+                // other.
                 self.check_empty()?;
             }
             if changed & flags::COMPRESSED != 0 {
-                // A recovery replays the addresses in nodes before the flag, on which their number depends.
+                // A recovery replays the addresses in nodes before the flag, on which their number
+                // depends.
                 editor.overlay.write().set_unsyncable(self.number);
             }
             if changed & set & flags::COMPRESSED != 0 {
@@ -378,9 +381,9 @@ impl LiveInode {
         writer.change(self.volume.core(), Demand::Few, delete, |_| ())
     }
 
-    /// Fails for inodes whose data or names cannot be changed. Of an encrypted file, this finds the cipher, without which
-    /// no data may become dirty: it could not be written back. Of a file that Linux was extending, the first change truncates
-    /// it to its size.
+    /// Fails for inodes whose data or names cannot be changed. Of an encrypted file, this finds the
+    /// cipher, without which no data may become dirty: it could not be written back. Of a file that
+    /// Linux was extending, the first change truncates it to its size.
     pub(crate) fn check_changeable(&self) -> Result<()> {
         let current = self.current();
         let record = current.record();

@@ -14,7 +14,8 @@ use crate::inode::Inode;
 use crate::inode::record::SECTOR_SHIFT;
 use crate::write::Demand;
 
-/// The blocks of a directory besides its inode and those of its map: that of its extended attributes.
+/// The blocks of a directory besides its inode and those of its map: that of its extended
+/// attributes.
 const OWN_BLOCKS_MAX: u64 = 1;
 
 /// A name in a directory.
@@ -323,8 +324,8 @@ impl LiveInode {
     }
 }
 
-/// Records that only a checkpoint makes changes of these inodes durable: of an inode that was renamed, and of those that
-/// are created in a directory with fewer names.
+/// Records that only a checkpoint makes changes of these inodes durable: of an inode that was
+/// renamed, and of those that are created in a directory with fewer names.
 fn names_changed<const N: usize>(editor: &Editor<'_>, inodes: [InodeNumber; N]) {
     let mut overlay = editor.overlay.write();
     inodes.into_iter().for_each(|inode| overlay.set_unsyncable(inode));
@@ -394,8 +395,8 @@ fn set_entry(
     entries.set_inode(&found, new, kind)
 }
 
-/// Checks that a directory's size has room for all of its blocks: names behind it are not found, and a change would lose
-/// them. Errors: `Corrupt`.
+/// Checks that a directory's size has room for all of its blocks: names behind it are not found,
+/// and a change would lose them. Errors: `Corrupt`.
 fn check_size_of_directory(directory: &Inode) -> Result<()> {
     let record = directory.record();
     if record.inline_area.is_some() {

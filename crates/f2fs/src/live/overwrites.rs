@@ -1,13 +1,15 @@
 //! Updates in place (IPU in Linux): data that overwrites its old blocks.
 //!
-//! - Before a sync, a few blocks are overwritten, so that the sync need not write nodes with new addresses. Many blocks are
-//!   written faster to new places.
-//! - All data of cold files is overwritten, so that files which are read as a whole are not scattered.
+//! - Before a sync, a few blocks are overwritten, so that the sync need not write nodes with new
+//!   addresses. Many blocks are written faster to new places.
+//! - All data of cold files is overwritten, so that files which are read as a whole are not
+//!   scattered.
 //!
 //! Linux does both.
 //!
-//! The lock of changes is held while the addresses are looked up and the write is recorded. Until it has ended, cleaning does
-//! not move the blocks, and no other file gets them (`WriterState::placements`).
+//! The lock of changes is held while the addresses are looked up and the write is recorded. Until
+//! it has ended, cleaning does not move the blocks, and no other file gets them
+//! (`WriterState::placements`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -22,8 +24,8 @@ use crate::overlay::Change;
 use crate::temperature::Temperature;
 use crate::write::follows_removal;
 
-/// The maximum number of blocks that are overwritten for a sync. Linux has 8 (`min_fsync_blocks`), with which a sync of 64 KiB
-/// takes as long again on devices with a latency.
+/// The maximum number of blocks that are overwritten for a sync. Linux has 8 (`min_fsync_blocks`),
+/// with which a sync of 64 KiB takes as long again on devices with a latency.
 const BLOCKS_MAX: u64 = 16;
 
 impl LiveInode {
@@ -40,7 +42,8 @@ impl LiveInode {
         };
     }
 
-    /// Returns the token and the blocks of an overwrite of the first of `blocks`. `None` if they need new ones.
+    /// Returns the token and the blocks of an overwrite of the first of `blocks`. `None` if they
+    /// need new ones.
     pub(super) fn place_over(
         &self,
         blocks: &Range<FileBlock>,
@@ -66,12 +69,13 @@ impl LiveInode {
             if is_unsyncable {
                 return Ok(None);
             }
-            // The sync writes a checkpoint, with which the data appears and the removed name is gone.
+            // The sync writes a checkpoint, with which the data appears and the removed name is
+            // gone.
             if !is_cold && follows_removal(self.volume.core(), &self.current())? {
                 return Ok(None);
             }
-            // Preallocated blocks behind the size that a power cut leaves must stay zeroed. That size may be less than the one
-            // in memory.
+            // Preallocated blocks behind the size that a power cut leaves must stay zeroed. That
+            // size may be less than the one in memory.
             let current = self.current();
             if has_changed && current.advise()? & advise::KEEP_SIZE != 0 {
                 return Ok(None);

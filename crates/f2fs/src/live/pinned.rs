@@ -1,13 +1,14 @@
-//! Pinned files, whose blocks stay where they are: writes overwrite them in place, and cleaning leaves them.
+//! Pinned files, whose blocks stay where they are: writes overwrite them in place, and cleaning
+//! leaves them.
 //!
-//! A block of a pinned file gets its address from fallocate(2), and never from a write, as in Linux: data that is written to
-//! a hole would have to go to a new place. Linux gives preallocated blocks their addresses without writing them, so that
-//! reads show what they held before. Here they are zeroed before a node refers to them, and a node is durable only after
-//! them.
+//! A block of a pinned file gets its address from fallocate(2), and never from a write, as in
+//! Linux: data that is written to a hole would have to go to a new place. Linux gives preallocated
+//! blocks their addresses without writing them, so that reads show what they held before. Here they
+//! are zeroed before a node refers to them, and a node is durable only after them.
 //!
-//! A write in place needs no token. Whatever takes a block away from the file first waits for its writes: truncation, and
-//! the end of pinning. All other changes of blocks are refused while the file is pinned.
-//! Not here: the choice of the blocks (`write/segments/sections.rs`).
+//! A write in place needs no token. Whatever takes a block away from the file first waits for its
+//! writes: truncation, and the end of pinning. All other changes of blocks are refused while the
+//! file is pinned. Not here: the choice of the blocks (`write/segments/sections.rs`).
 
 use std::ops::Range;
 
@@ -24,7 +25,8 @@ use crate::write::{Demand, Placed};
 /// The blocks that are zeroed at a time.
 const ZEROED_BLOCKS: u64 = 256;
 
-/// The part of an inode's field for the depth of a directory that counts, in a pinned file, the failures to clean it.
+/// The part of an inode's field for the depth of a directory that counts, in a pinned file, the
+/// failures to clean it.
 const FAILURES: u32 = 0xFFFF;
 
 impl Inode {
@@ -32,7 +34,8 @@ impl Inode {
         self.record().has_flag(flags::PINNED)
     }
 
-    /// Returns how often cleaning has failed to move the blocks of a pinned file; `None` if the file is not pinned.
+    /// Returns how often cleaning has failed to move the blocks of a pinned file; `None` if the
+    /// file is not pinned.
     pub(crate) fn pin_failures(&self) -> Option<u32> {
         self.is_pinned().then_some(self.record().depth & FAILURES)
     }
@@ -47,8 +50,8 @@ impl LiveInode {
     ///
     /// # Errors
     ///
-    /// `FileTooLarge` for a file that has blocks, whose places are not chosen for pinning; `Unsupported` for compressed
-    /// files and those with fs-verity.
+    /// `FileTooLarge` for a file that has blocks, whose places are not chosen for pinning;
+    /// `Unsupported` for compressed files and those with fs-verity.
     pub(crate) fn set_pinned(&self, is_pinned: bool) -> Result<()> {
         if is_pinned == self.is_pinned() {
             return Ok(());
@@ -92,7 +95,8 @@ impl LiveInode {
         Err(Unsupported::Inode { inode: self.number, feature }.into())
     }
 
-    /// Returns the range that contains byte `at`, whose blocks are overwritten. Errors: `Corrupt` if they are not the file's.
+    /// Returns the range that contains byte `at`, whose blocks are overwritten. Errors: `Corrupt`
+    /// if they are not the file's.
     pub(super) fn map_in_place(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         let map = self.map_read(at, length)?;
         if let Some(address) = map.address {
@@ -106,7 +110,8 @@ impl LiveInode {
         Ok(map)
     }
 
-    /// Fails for a pinned file if a truncation to `size` bytes would free a part of a section, which cleaning could not gain.
+    /// Fails for a pinned file if a truncation to `size` bytes would free a part of a section,
+    /// which cleaning could not gain.
     pub(crate) fn check_truncation(&self, size: u64) -> Result<()> {
         let geometry = self.volume.geometry();
         let section_bytes = geometry.section_blocks() << geometry.block_size.shift();
@@ -139,8 +144,8 @@ impl LiveInode {
         Ok(found)
     }
 
-    /// Returns the parts of `blocks` that have no addresses, and then further ones up to a multiple of the blocks of a
-    /// section, so that the file has its sections alone.
+    /// Returns the parts of `blocks` that have no addresses, and then further ones up to a multiple
+    /// of the blocks of a section, so that the file has its sections alone.
     fn pieces_in_sections(&self, blocks: Range<FileBlock>) -> Result<Vec<Range<FileBlock>>> {
         let section = self.volume.geometry().section_blocks();
         let end_max = FileBlock(self.size_max() >> self.volume.geometry().block_size.shift());
@@ -158,8 +163,8 @@ impl LiveInode {
         }
     }
 
-    /// Allocates the blocks of `range`, in bytes, filled with zeroes, in sections that no other file uses. The rest of the
-    /// last section goes to blocks behind the range.
+    /// Allocates the blocks of `range`, in bytes, filled with zeroes, in sections that no other
+    /// file uses. The rest of the last section goes to blocks behind the range.
     pub(super) fn preallocate_pinned(&self, range: Range<FileOffset>) -> Result<()> {
         let pieces = self.pieces_in_sections(self.blocks_of(&range))?;
         let writer = self.volume.writer()?;

@@ -1,4 +1,5 @@
-//! Changes of extended attributes: the list goes to the inode, and if it is longer, to a node of its own.
+//! Changes of extended attributes: the list goes to the inode, and if it is longer, to a node of
+//! its own.
 
 use base::attributes::{AttributeChange, FileType, XattrMode};
 use base::{Error, InodeNumber, Location, Result, Unsupported};
@@ -39,7 +40,8 @@ impl LiveInode {
         })
     }
 
-    /// Removes an extended attribute, and changes the attributes in `change` with it. Errors: `NoAttribute`.
+    /// Removes an extended attribute, and changes the attributes in `change` with it. Errors:
+    /// `NoAttribute`.
     pub(crate) fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
         if name == ADVISE {
             return Err(Error::InvalidArgument("every inode has advice flags"));
@@ -146,7 +148,8 @@ impl Editor<'_> {
     }
 }
 
-/// Returns the stored form of a value. `None` for an ACL that says no more than the mode. `kind` is the inode's type.
+/// Returns the stored form of a value. `None` for an ACL that says no more than the mode. `kind` is
+/// the inode's type.
 fn stored_value(kind: FileType, index: NameIndex, value: &[u8]) -> Result<Option<Vec<u8>>> {
     if value.len() > VALUE_BYTES_MAX {
         return Err(Error::InvalidArgument("the attribute's value is too long"));

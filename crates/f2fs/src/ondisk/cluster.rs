@@ -1,4 +1,5 @@
-//! Layout of a compressed cluster (kernel documentation, `filesystems/f2fs.rst`, "Compression implementation").
+//! Layout of a compressed cluster (kernel documentation, `filesystems/f2fs.rst`, "Compression
+//! implementation").
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -22,8 +22,9 @@ pub struct RawDentry {
 }
 const _: () = assert!(size_of::<RawDentry>() == 11);
 
-/// The positions of the parts of a dentry area. The area is a block, or the space in an inode, and has in this order:
-/// a bitmap of used slots (the lowest bit of a byte first), unused bytes, the entries, the names.
+/// The positions of the parts of a dentry area. The area is a block, or the space in an inode, and
+/// has in this order: a bitmap of used slots (the lowest bit of a byte first), unused bytes, the
+/// entries, the names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DentryLayout {
     /// Number of slots.
@@ -37,8 +38,8 @@ pub struct DentryLayout {
 }
 
 impl DentryLayout {
-    /// Returns the layout of an area of `bytes` bytes, at most 2^28. Each slot takes an entry, a part of a name and
-    /// one bit.
+    /// Returns the layout of an area of `bytes` bytes, at most 2^28. Each slot takes an entry, a
+    /// part of a name and one bit.
     pub const fn of(bytes: usize) -> Self {
         const SLOT_BYTES: usize = size_of::<RawDentry>() + SLOT_NAME_BYTES;
         let slots = bytes * 8 / (SLOT_BYTES * 8 + 1);

@@ -1,7 +1,7 @@
 //! Layouts of the structures on the device, one file per structure.
 //!
-//! All numbers are little-endian. The source of the layouts is the kernel's documentation of f2fs and the headers of
-//! f2fs-tools.
+//! All numbers are little-endian. The source of the layouts is the kernel's documentation of f2fs
+//! and the headers of f2fs-tools.
 
 pub mod checkpoint;
 pub mod cluster;

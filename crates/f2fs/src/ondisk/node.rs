@@ -1,4 +1,5 @@
-//! Layout of node blocks: the fixed fields of an inode, its extra attributes, and the footer of every node.
+//! Layout of node blocks: the fixed fields of an inode, its extra attributes, and the footer of
+//! every node.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -69,7 +70,8 @@ pub struct RawInode {
 const _: () = assert!(size_of::<RawInode>() == 360);
 const _: () = assert!(std::mem::offset_of!(RawInode, name) == 92);
 
-/// The extra attributes, in the first words after the fixed fields. `size` says how many bytes exist.
+/// The extra attributes, in the first words after the fixed fields. `size` says how many bytes
+/// exist.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug, Default)]
 #[repr(C)]
 pub struct RawExtraAttributes {
@@ -129,7 +131,7 @@ pub(crate) mod advise {
     /// The data is likely to be overwritten soon.
     pub(crate) const HOT: u8 = 0x20;
     pub(crate) const VERITY: u8 = 0x40;
-    /// Blocks past the end of the file were allocated for a direct write that has not ended. They have what they held
-    /// before.
+    /// Blocks past the end of the file were allocated for a direct write that has not ended. They
+    /// have what they held before.
     pub(crate) const TRUNCATE: u8 = 0x80;
 }

@@ -20,7 +20,8 @@ pub struct RawXattrHeader {
 }
 const _: () = assert!(size_of::<RawXattrHeader>() == 24);
 
-/// The start of an attribute's entry. The name follows, then the value, then padding to a multiple of 4.
+/// The start of an attribute's entry. The name follows, then the value, then padding to a multiple
+/// of 4.
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawXattrEntry {

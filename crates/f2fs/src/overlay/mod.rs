@@ -1,5 +1,6 @@
-//! The overlay: nodes and directory blocks that have changed since the last checkpoint, in memory. Readers look them up
-//! here before they read them from the device, and a checkpoint finds here what it has to write.
+//! The overlay: nodes and directory blocks that have changed since the last checkpoint, in memory.
+//! Readers look them up here before they read them from the device, and a checkpoint finds here
+//! what it has to write.
 
 mod undo;
 
@@ -27,7 +28,8 @@ pub(crate) struct OverlayNode {
     /// The block that the contents come from, for messages.
     pub(crate) block: FsBlock,
     pub(crate) contents: BlockContents,
-    /// Whether these contents were written after the last checkpoint, so that a recovery finds them.
+    /// Whether these contents were written after the last checkpoint, so that a recovery finds
+    /// them.
     pub(crate) is_synced: bool,
 }
 
@@ -82,8 +84,8 @@ pub(crate) struct Overlay {
     nodes: HashMap<Nid, Change>,
     /// All nodes whose contents were not synced, by inode. May have others, too.
     unsynced: BTreeSet<(InodeNumber, Nid)>,
-    /// Blocks of directories and of long symbolic links with changed contents, which have an address only if they are not
-    /// new.
+    /// Blocks of directories and of long symbolic links with changed contents, which have an
+    /// address only if they are not new.
     directory_blocks: HashMap<(InodeNumber, FileBlock), BlockContents>,
     /// Inodes that have no name, and are in use.
     orphans: BTreeSet<InodeNumber>,
@@ -97,8 +99,8 @@ pub(crate) struct Overlay {
     unsynced_names: Vec<InodeNumber>,
     /// Whether names have changed in other ways than by new files.
     has_other_names: bool,
-    /// Data blocks whose use has changed. Those of freed nodes are not listed. `None` once a checkpoint was written: only a
-    /// recovery needs them.
+    /// Data blocks whose use has changed. Those of freed nodes are not listed. `None` once a
+    /// checkpoint was written: only a recovery needs them.
     blocks: Option<HashMap<FsBlock, BlockUse>>,
     pub(crate) counts: Counts,
     bytes: u64,
@@ -123,7 +125,8 @@ impl Overlay {
         self.nodes.is_empty() && self.directory_blocks.is_empty()
     }
 
-    /// Returns the numbers of nodes, and of directory blocks, that a checkpoint writes for the changes at most.
+    /// Returns the numbers of nodes, and of directory blocks, that a checkpoint writes for the
+    /// changes at most.
     pub(crate) fn block_counts(&self) -> [u64; 2] {
         // A block of a directory changes a node, which may not be here yet.
         let nodes = self.nodes.len() + self.directory_blocks.len();
@@ -135,12 +138,14 @@ impl Overlay {
         self.bytes
     }
 
-    /// Records a change of an inode that only a checkpoint makes durable, because a recovery would not find it.
+    /// Records a change of an inode that only a checkpoint makes durable, because a recovery would
+    /// not find it.
     pub(crate) fn set_unsyncable(&mut self, inode: InodeNumber) {
         self.unsyncable.insert(inode);
     }
 
-    /// Records that a directory has a name for a new file, or that names have changed in another way.
+    /// Records that a directory has a name for a new file, or that names have changed in another
+    /// way.
     pub(crate) fn note_name(&mut self, new_file: Option<InodeNumber>) {
         match new_file {
             Some(inode) => self.unsynced_names.push(inode),
@@ -148,8 +153,8 @@ impl Overlay {
         }
     }
 
-    /// Returns whether a recovery would find all changes of names that were made before the name of a new file, if it also
-    /// found those of the files in `named`.
+    /// Returns whether a recovery would find all changes of names that were made before the name of
+    /// a new file, if it also found those of the files in `named`.
     pub(crate) fn keeps_order_of_names(
         &self,
         new_file: InodeNumber,
@@ -161,7 +166,8 @@ impl Overlay {
         !self.has_other_names && before.iter().all(|inode| named.contains(inode))
     }
 
-    /// Returns the places of new files in the order of their creation, of those whose names a recovery would not find.
+    /// Returns the places of new files in the order of their creation, of those whose names a
+    /// recovery would not find.
     pub(crate) fn places_of_names(&self) -> HashMap<InodeNumber, usize> {
         let names = self.unsynced_names.iter().enumerate();
         names.map(|(place, inode)| (*inode, place)).collect()
@@ -187,8 +193,8 @@ impl Overlay {
         self.has_directory_moved || self.unsyncable.contains(&inode)
     }
 
-    /// Returns the changed nodes of an inode that a recovery would not find, in the order of their numbers, but the inode's
-    /// own node last.
+    /// Returns the changed nodes of an inode that a recovery would not find, in the order of their
+    /// numbers, but the inode's own node last.
     pub(crate) fn unsynced_nodes(&self, inode: InodeNumber) -> Vec<(Nid, OverlayNode)> {
         let nids = self.unsynced.range((inode, Nid(0))..=(inode, Nid(u32::MAX)));
         let changed = nids.filter_map(|(_, nid)| match self.nodes.get(nid)? {
@@ -202,8 +208,9 @@ impl Overlay {
         nodes
     }
 
-    /// Records that `written` nodes are durable. Those that have changed meanwhile stay unsynced: a change is made to a copy
-    /// of contents that have clones, so contents in the same memory are those that were written.
+    /// Records that `written` nodes are durable. Those that have changed meanwhile stay unsynced: a
+    /// change is made to a copy of contents that have clones, so contents in the same memory are
+    /// those that were written.
     pub(crate) fn set_synced<'n>(&mut self, written: impl Iterator<Item = &'n (Nid, OverlayNode)>) {
         let mut inodes = HashSet::new();
         for (nid, written) in written {

@@ -1,4 +1,5 @@
-//! Operations on the overlay: the state before one, for an operation that fails, and for what an operation is charged.
+//! Operations on the overlay: the state before one, for an operation that fails, and for what an
+//! operation is charged.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,9 @@
-//! The charges of changes: what the inodes' nodes say after an operation, compared with before it. So no operation has to
-//! count by itself. The quota files change in the overlay, together with the nodes, and become durable with them.
+//! The charges of changes: what the inodes' nodes say after an operation, compared with before it.
+//! So no operation has to count by itself. The quota files change in the overlay, together with the
+//! nodes, and become durable with them.
 //!
-//! A recovery is charged in the same way, compared with the checkpoint: what fsync(2) writes does not have the quota files.
+//! A recovery is charged in the same way, compared with the checkpoint: what fsync(2) writes does
+//! not have the quota files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,8 +20,8 @@ use crate::node::Node;
 use crate::ondisk::checkpoint::QUOTA_NEEDS_FSCK;
 use crate::overlay::{Change, ChangedNode};
 
-/// The blocks that an operation may add to the next checkpoint: those of the entries for two ids of each kind, and of new
-/// entries.
+/// The blocks that an operation may add to the next checkpoint: those of the entries for two ids of
+/// each kind, and of new entries.
 const BLOCKS_MAX: u64 = 16;
 
 /// The kind and the id of a quota.
@@ -28,7 +30,8 @@ type Owner = (usize, u32);
 /// The quota files of a volume that is open for writing.
 #[derive(Debug)]
 pub(crate) struct Quotas {
-    /// The files by kind. All are `None` while quota is off: if the volume has none, or if the files need repair.
+    /// The files by kind. All are `None` while quota is off: if the volume has none, or if the
+    /// files need repair.
     files: [Option<InodeNumber>; QuotaKind::ALL.len()],
     /// The entries that were changed. One that was taken back is not there.
     places: HashMap<Owner, Place>,
@@ -39,8 +42,8 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// Returns the quota files of a volume. Those that need repair are left as they are, as in Linux, and all of them if recovery
-    /// has left them with `failure`.
+    /// Returns the quota files of a volume. Those that need repair are left as they are, as in
+    /// Linux, and all of them if recovery has left them with `failure`.
     pub(crate) fn of(volume: &Core, failure: Option<Error>) -> Self {
         let needed_repair = volume.checkpoint().has(QUOTA_NEEDS_FSCK);
         let is_off = needed_repair || failure.is_some();
@@ -87,8 +90,8 @@ impl Quotas {
         self.charge(editor, changed.collect())
     }
 
-    /// Charges changes. Files that are damaged or cannot be read turn quota off. Errors: `NoSpace`, and `Unsupported` if a
-    /// recovery needs too much memory.
+    /// Charges changes. Files that are damaged or cannot be read turn quota off. Errors: `NoSpace`,
+    /// and `Unsupported` if a recovery needs too much memory.
     fn charge(&mut self, editor: &mut Editor<'_>, changed: Vec<ChangedNode>) -> Result<()> {
         match self.try_charge(editor, changed) {
             Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {

@@ -1,4 +1,5 @@
-//! The blocks of a quota file in the overlay, which the next checkpoint writes as it does those of directories.
+//! The blocks of a quota file in the overlay, which the next checkpoint writes as it does those of
+//! directories.
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Location, Problem, Result};
@@ -16,7 +17,8 @@ pub(super) struct EditedFile<'e, 'v> {
 }
 
 impl<'e, 'v> EditedFile<'e, 'v> {
-    /// Returns the quota file with this number. Errors: `Corrupt` if it is no regular file with plain blocks.
+    /// Returns the quota file with this number. Errors: `Corrupt` if it is no regular file with
+    /// plain blocks.
     pub(super) fn new(editor: &'e mut Editor<'v>, number: InodeNumber) -> Result<Self> {
         let inode = match editor.inode(number) {
             Err(Error::NotFound) => {

@@ -1,4 +1,5 @@
-//! Quota: what each inode is charged to its owner, group and project. The superblock names the quota files.
+//! Quota: what each inode is charged to its owner, group and project. The superblock names the
+//! quota files.
 //!
 //! - `charges.rs`: the charges of operations and recoveries
 //! - `edited.rs`: the quota files in the overlay
@@ -31,7 +32,8 @@ pub(crate) struct Charged {
 }
 
 impl Charged {
-    /// Returns what the inode with the block `node` is charged: its blocks, but not that of the inode itself.
+    /// Returns what the inode with the block `node` is charged: its blocks, but not that of the
+    /// inode itself.
     pub(crate) fn of(node: &Node, geometry: &Geometry) -> Result<Self> {
         let raw: &RawInode = view_at(node.bytes(), 0, "inode", node.location())?;
         // A damaged inode must not overflow sums.

@@ -1,6 +1,6 @@
-//! The chain of nodes that were written after the last checkpoint. It begins at the next block of the log of warm nodes,
-//! and each node's footer has the block of the next one.
-//! Not here: which of the nodes count (`plan`).
+//! The chain of nodes that were written after the last checkpoint. It begins at the next block of
+//! the log of warm nodes, and each node's footer has the block of the next one. Not here: which of
+//! the nodes count (`plan`).
 
 use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 
@@ -87,8 +87,8 @@ impl ChainVersion {
     }
 }
 
-/// Returns the nodes of the chain that begins at `start`. `read` returns the node in a block and the block of the next
-/// node, or `None` if the block is not in the chain.
+/// Returns the nodes of the chain that begins at `start`. `read` returns the node in a block and
+/// the block of the next node, or `None` if the block is not in the chain.
 ///
 /// # Errors
 ///
@@ -135,7 +135,8 @@ mod tests {
         }
     }
 
-    /// Scans blocks from 0 on. `next[block]` is the next block; blocks past the end are not in the chain.
+    /// Scans blocks from 0 on. `next[block]` is the next block; blocks past the end are not in the
+    /// chain.
     fn scan_from_zero(next: &[u64]) -> Result<Vec<u64>> {
         let mut reads = 0;
         let read = |block: FsBlock| {

@@ -1,9 +1,10 @@
 //! Recovery of a volume that was not unmounted, which Linux calls roll-forward.
 //!
-//! First, the inodes that had no name at the time of the checkpoint are deleted (`orphans`). Then the nodes that fsync(2)
-//! wrote after the checkpoint are found (`chain`), chosen (`plan`) and replayed (`replay`). All changes go to the
-//! overlay (`overlay/`), through which the volume reads nodes and directories.
-//! The changes stay in memory, or become a new checkpoint if the volume is opened for writing.
+//! First, the inodes that had no name at the time of the checkpoint are deleted (`orphans`). Then
+//! the nodes that fsync(2) wrote after the checkpoint are found (`chain`), chosen (`plan`) and
+//! replayed (`replay`). All changes go to the overlay (`overlay/`), through which the volume reads
+//! nodes and directories. The changes stay in memory, or become a new checkpoint if the volume is
+//! opened for writing.
 
 mod chain;
 mod names;
@@ -44,13 +45,14 @@ const READAHEAD_BLOCKS: u64 = 64;
 /// A report of the recovery of a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryReport {
-    /// The number of deleted inodes without a name: those of the checkpoint, and those whose name a recovered file has
-    /// now.
+    /// The number of deleted inodes without a name: those of the checkpoint, and those whose name a
+    /// recovered file has now.
     pub orphans_deleted: u64,
-    /// The first error of an orphan that could not be deleted completely. No reader can see it, but its space is not
-    /// counted as free.
+    /// The first error of an orphan that could not be deleted completely. No reader can see it, but
+    /// its space is not counted as free.
     pub orphan_failure: Option<Error>,
-    /// The error of quota files that are damaged or cannot be read, so that what was recovered is not charged.
+    /// The error of quota files that are damaged or cannot be read, so that what was recovered is
+    /// not charged.
     pub quota_failure: Option<Error>,
     /// The number of inodes with replayed nodes.
     pub inodes_recovered: u64,
@@ -62,17 +64,19 @@ pub struct RecoveryReport {
     pub names_added: u64,
     /// The number of names among them that belonged to another inode in the checkpoint.
     pub names_replaced: u64,
-    /// The number of inodes that keep their old extended attributes, since the new ones were not synced completely.
+    /// The number of inodes that keep their old extended attributes, since the new ones were not
+    /// synced completely.
     pub xattrs_kept: u64,
 }
 
-/// Recovers what was synced after the last checkpoint, in the volume's overlay. Returns `None` if there is nothing to
-/// recover.
+/// Recovers what was synced after the last checkpoint, in the volume's overlay. Returns `None` if
+/// there is nothing to recover.
 ///
 /// # Errors
 ///
-/// `Corrupt` if the chain of synced nodes contradicts itself or the checkpoint, and `Unsupported` if it needs too much
-/// memory. The volume can be opened without recovery then, as Linux does it by itself.
+/// `Corrupt` if the chain of synced nodes contradicts itself or the checkpoint, and `Unsupported`
+/// if it needs too much memory. The volume can be opened without recovery then, as Linux does it by
+/// itself.
 pub(crate) fn recover(volume: &Arc<Core>) -> Result<Option<RecoveryReport>> {
     let mut report = RecoveryReport::default();
     let chain = if volume.checkpoint().has(DISABLED) { Vec::new() } else { read_chain(volume)? };
@@ -84,7 +88,8 @@ pub(crate) fn recover(volume: &Arc<Core>) -> Result<Option<RecoveryReport>> {
     for orphan in orphans {
         match orphans::delete_orphan(&editor, *orphan) {
             Ok(()) => report.orphans_deleted += 1,
-            // One warning is enough: a hostile list can have hundreds of thousands of invalid numbers.
+            // One warning is enough: a hostile list can have hundreds of thousands of invalid
+            // numbers.
             Err(error) => {
                 report.orphan_failure.get_or_insert_with(|| {
                     tracing::warn!(%error, inode = orphan.0, "an orphan cannot be deleted completely");
@@ -137,9 +142,10 @@ fn read_chain(volume: &Core) -> Result<Vec<ChainNode>> {
     })
 }
 
-/// Returns whether a node of the chain is an inode with a wrong checksum. A device that writes less than a block at once can
-/// leave the footer of an inode with older contents. The chain ends before it: no sync that has succeeded wrote it, or a
-/// node after it. Linux verifies no checksum here, and recovers what it finds.
+/// Returns whether a node of the chain is an inode with a wrong checksum. A device that writes less
+/// than a block at once can leave the footer of an inode with older contents. The chain ends before
+/// it: no sync that has succeeded wrote it, or a node after it. Linux verifies no checksum here,
+/// and recovers what it finds.
 pub(crate) fn is_torn(volume: &Core, footer: &RawNodeFooter, block: &MetadataBuffer) -> bool {
     let (nid, inode) = (footer.nid.get(), footer.inode.get());
     nid == inode && {
@@ -148,7 +154,8 @@ pub(crate) fn is_torn(volume: &Core, footer: &RawNodeFooter, block: &MetadataBuf
     }
 }
 
-/// Returns the blocks that a checkpoint after a recovery must not write to: the chain, and data that it refers to.
+/// Returns the blocks that a checkpoint after a recovery must not write to: the chain, and data
+/// that it refers to.
 pub(crate) fn blocks_to_keep(volume: &Core) -> Result<Vec<(FsBlock, BlockKind)>> {
     let chain = read_chain(volume)?;
     let data = volume.overlay_or_new().read().owned_blocks();
@@ -156,7 +163,8 @@ pub(crate) fn blocks_to_keep(volume: &Core) -> Result<Vec<(FsBlock, BlockKind)>>
     Ok(nodes.chain(data.into_iter().map(|block| (block, BlockKind::Data))).collect())
 }
 
-/// Returns the block in which the chain of synced nodes begins: the next one of the log of warm nodes.
+/// Returns the block in which the chain of synced nodes begins: the next one of the log of warm
+/// nodes.
 pub(crate) fn chain_start(volume: &Core) -> FsBlock {
     let checkpoint = volume.checkpoint();
     let raw = &checkpoint.raw;

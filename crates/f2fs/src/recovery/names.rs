@@ -1,6 +1,6 @@
-//! Recovery of names: a replayed new inode has its name and its directory, and the directory gets the name. Another inode
-//! with this name loses it.
-//! Not here: deleting an inode that has no name left (`replay`).
+//! Recovery of names: a replayed new inode has its name and its directory, and the directory gets
+//! the name. Another inode with this name loses it. Not here: deleting an inode that has no name
+//! left (`replay`).
 
 use base::{Error, InodeNumber, Location, Problem, Result};
 
@@ -69,7 +69,8 @@ pub(super) fn recover_name(
     Ok(recovered)
 }
 
-/// Returns the name that an inode stores, as the directory `shape` has it, and its hash. Errors: `Corrupt`.
+/// Returns the name that an inode stores, as the directory `shape` has it, and its hash. Errors:
+/// `Corrupt`.
 pub(crate) fn stored_name<'r>(
     raw: &'r RawInode,
     shape: &DirectoryShape,
@@ -99,8 +100,8 @@ pub(crate) fn stored_name<'r>(
     Ok((name, u32::from_le_bytes(*hash.ok_or_else(missing)?)))
 }
 
-/// Takes a link from the inode that had the name. A directory loses that of "." as well, and the parent that of "..".
-/// The inode changes with `by`, which has the name now.
+/// Takes a link from the inode that had the name. A directory loses that of "." as well, and the
+/// parent that of "..". The inode changes with `by`, which has the name now.
 fn unlink(parent: &mut EntryEditor<'_, '_>, number: InodeNumber, by: &RawInode) -> Result<()> {
     let inode = match parent.editor.inode(number) {
         Err(Error::NotFound) => {

@@ -8,15 +8,17 @@ use crate::edit::{Editor, delete_inode, nid_of};
 ///
 /// # Errors
 ///
-/// `Corrupt` if the number is that of the root directory, of an inode of the format, or of one that has names, which stay.
-/// Those of reading the orphan's nodes: nodes that were not read are still counted.
+/// `Corrupt` if the number is that of the root directory, of an inode of the format, or of one that
+/// has names, which stay. Those of reading the orphan's nodes: nodes that were not read are still
+/// counted.
 pub(super) fn delete_orphan(editor: &Editor<'_>, number: InodeNumber) -> Result<()> {
     if number <= editor.volume.geometry().root {
         let problem = Problem::Invalid { field: "inode number", found: number.0 };
         return Err(Error::corrupt("orphan block", Location::inode(number), problem));
     }
     let inode = match editor.inode(number) {
-        // Linux lists an inode once. A number that is listed again, or is free, has nothing to delete.
+        // Linux lists an inode once. A number that is listed again, or is free, has nothing to
+        // delete.
         Err(Error::NotFound) => return Ok(()),
         inode => inode,
     };

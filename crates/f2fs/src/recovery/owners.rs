@@ -1,4 +1,5 @@
-//! Taking blocks away from former owners: a block that a replayed node refers to belongs to that node only.
+//! Taking blocks away from former owners: a block that a replayed node refers to belongs to that
+//! node only.
 
 use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 
@@ -9,8 +10,8 @@ use crate::geometry::WORD_BYTES;
 use crate::overlay::{BlockUse, Change, Owner};
 
 impl Editor<'_> {
-    /// Makes the address that refers to `block` a hole. Returns whether there was one. `segments` is the use of blocks in the
-    /// checkpoint.
+    /// Makes the address that refers to `block` a hole. Returns whether there was one. `segments`
+    /// is the use of blocks in the checkpoint.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! The choice of the nodes to replay: for each inode with a mark of fsync(2), its nodes up to the last marked one. Nodes
-//! after that were not promised to be durable, and are dropped.
-//! Not here: reading the chain (`chain`), and replaying it (`replay`).
+//! The choice of the nodes to replay: for each inode with a mark of fsync(2), its nodes up to the
+//! last marked one. Nodes after that were not promised to be durable, and are dropped. Not here:
+//! reading the chain (`chain`), and replaying it (`replay`).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,7 +23,8 @@ pub(crate) struct PlannedInode {
 
 /// Returns the inodes to recover. `exists` returns whether the checkpoint has an inode.
 ///
-/// A marked node may precede the block of its new inode. Nodes of an inode that neither exists nor follows are dropped.
+/// A marked node may precede the block of its new inode. Nodes of an inode that neither exists nor
+/// follows are dropped.
 ///
 /// # Errors
 ///
@@ -73,8 +74,8 @@ mod tests {
     const OLD: u32 = 10;
     const NEW: u32 = 20;
 
-    /// Parses a chain: `i` is an inode, `d` another node; `o` belongs to an inode that exists, `n` to one that does not;
-    /// `F` is the mark of fsync, `D` that of the name.
+    /// Parses a chain: `i` is an inode, `d` another node; `o` belongs to an inode that exists, `n`
+    /// to one that does not; `F` is the mark of fsync, `D` that of the name.
     fn chain(text: &str) -> Vec<ChainNode> {
         let node = |(number, word): (usize, &str)| {
             let inode = if word.contains('o') { OLD } else { NEW };

@@ -66,7 +66,8 @@ impl Replay<'_, '_> {
         Node::new(buffer, node.nid, node.inode)
     }
 
-    /// Reads an inode of the chain. Only regular files are in it, since Linux writes a checkpoint for all others.
+    /// Reads an inode of the chain. Only regular files are in it, since Linux writes a checkpoint
+    /// for all others.
     fn read_inode(&self, node: &ChainNode) -> Result<(Node, InodeRecord)> {
         let found = self.read(node)?.at_position(0)?;
         let record = InodeRecord::parse(&found, self.editor.volume.geometry())?;
@@ -109,7 +110,8 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Returns the extra attributes of a new inode: those that its block in the chain has, but none of compression.
+    /// Returns the extra attributes of a new inode: those that its block in the chain has, but none
+    /// of compression.
     fn new_extra(&self, node: &Node) -> RawExtraAttributes {
         let features = &self.editor.volume.geometry().features;
         let bytes = node.bytes().get(size_of::<RawInode>()..).unwrap_or_default();
@@ -257,7 +259,8 @@ impl Replay<'_, '_> {
         self.copy(node.inode, replayed, place)
     }
 
-    /// Notes the attributes in an inode, before they are replaced by the first part of a list that goes on in a node.
+    /// Notes the attributes in an inode, before they are replaced by the first part of a list that
+    /// goes on in a node.
     fn note_xattrs_before(
         &mut self,
         number: InodeNumber,
@@ -280,9 +283,9 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Gives back the attributes in inodes to those whose lists go on in a node that is not in the chain. Linux marks each
-    /// node that fsync(2) writes, so that a power cut between two of them leaves a list without its end. A new inode keeps
-    /// the attributes that are whole.
+    /// Gives back the attributes in inodes to those whose lists go on in a node that is not in the
+    /// chain. Linux marks each node that fsync(2) writes, so that a power cut between two of them
+    /// leaves a list without its end. A new inode keeps the attributes that are whole.
     fn keep_xattrs(&mut self) -> Result<()> {
         for (number, before) in std::mem::take(&mut self.xattrs_before) {
             let location = Location::inode(number);
@@ -319,7 +322,8 @@ impl Replay<'_, '_> {
         })
     }
 
-    /// Replaces the node with extended attributes. One that is damaged stays, and belongs to nothing.
+    /// Replaces the node with extended attributes. One that is damaged stays, and belongs to
+    /// nothing.
     fn recover_xattr_node(&mut self, number: InodeNumber, replayed: &Node) -> Result<()> {
         let inode = self.editor.inode(number)?;
         match self.editor.free_xattrs(&inode) {
@@ -415,7 +419,8 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Replays the address of block `at`, which is `now` in the volume. Returns whether the new block had another owner.
+    /// Replays the address of block `at`, which is `now` in the volume. Returns whether the new
+    /// block had another owner.
     fn recover_address(
         &mut self,
         slot: Slot,

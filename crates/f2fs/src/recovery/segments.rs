@@ -32,8 +32,8 @@ impl Segments {
         Ok(Self { pack: PackSummaries::read(volume)?, logs, of_nodes })
     }
 
-    /// Checks that a synced address, of a block in the main area, is not in a segment with nodes: a checkpoint gives each
-    /// segment one type. Errors: `Corrupt`.
+    /// Checks that a synced address, of a block in the main area, is not in a segment with nodes: a
+    /// checkpoint gives each segment one type. Errors: `Corrupt`.
     pub(super) fn check_data(
         &self,
         volume: &Core,

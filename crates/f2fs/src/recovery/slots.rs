@@ -25,8 +25,8 @@ pub(crate) fn slot_step(now: u32, replayed: u32) -> SlotStep {
     }
 }
 
-/// Returns the size of a file of `size` bytes after `step` at the block that ends at byte `block_end`. A file that has
-/// blocks behind its end on purpose does not grow (`keeps_size`).
+/// Returns the size of a file of `size` bytes after `step` at the block that ends at byte
+/// `block_end`. A file that has blocks behind its end on purpose does not grow (`keeps_size`).
 pub(crate) fn size_after(
     size: u64,
     step: SlotStep,

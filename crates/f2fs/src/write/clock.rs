@@ -1,4 +1,5 @@
-//! The clock of a volume: seconds since it was made, while it was open for writing. The ages of segments refer to it.
+//! The clock of a volume: seconds since it was made, while it was open for writing. The ages of
+//! segments refer to it.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! What errors do to a volume that is open for writing: some shut it down, and corruption is recorded in the next
-//! checkpoint.
+//! What errors do to a volume that is open for writing: some shut it down, and corruption is
+//! recorded in the next checkpoint.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,8 +36,8 @@ impl Health {
         }
     }
 
-    /// Records corruption that does not leave the state in memory inconsistent, and shuts the volume down if its policy is
-    /// not to go on. Ignores other errors.
+    /// Records corruption that does not leave the state in memory inconsistent, and shuts the
+    /// volume down if its policy is not to go on. Ignores other errors.
     pub(crate) fn found(&self, error: &Error) {
         if !matches!(error, Error::Corrupt(_)) || self.failure.get().is_some() {
             return;

@@ -1,8 +1,8 @@
 //! The state of a volume that is open for writing, and changes under it.
 //!
-//! One lock orders all changes of nodes, allocations and checkpoints. An operation changes the overlay, and takes all of its
-//! changes back if it fails. Before it begins, a checkpoint makes room if the overlay has grown too large, or if blocks
-//! that the last checkpoint uses are needed.
+//! One lock orders all changes of nodes, allocations and checkpoints. An operation changes the
+//! overlay, and takes all of its changes back if it fails. Before it begins, a checkpoint makes
+//! room if the overlay has grown too large, or if blocks that the last checkpoint uses are needed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -40,13 +40,14 @@ use crate::write::segments::summary_blocks::SummaryBlocks;
 
 /// The changed nodes and directory blocks after which a checkpoint is written, in bytes.
 const CHANGED_BYTES_MAX: u64 = 64 << 20;
-/// Nodes, and as many directory blocks, for what an operation, or a checkpoint, may need in addition to what is counted.
+/// Nodes, and as many directory blocks, for what an operation, or a checkpoint, may need in
+/// addition to what is counted.
 const SPARE_BLOCKS: u64 = 64;
 
 /// The changed nodes of a write of data: the inode, and the node with its addresses.
 const NODES_OF_WRITE: u64 = 2;
-/// The minimum number of sections of the main area that users cannot have; `allocate/place.rs` says what they are for. Volumes of
-/// mkfs.f2fs leave more.
+/// The minimum number of sections of the main area that users cannot have; `allocate/place.rs` says
+/// what they are for. Volumes of mkfs.f2fs leave more.
 const KEPT_SECTIONS_MIN: u64 = 8;
 
 /// Features of volumes that are not written, and the refusals.
@@ -102,10 +103,12 @@ pub(super) struct WriterState {
     pub(super) pending: Ranges,
     /// Old blocks of data that may still be read.
     pub(super) held: HeldBlocks,
-    /// The times at which data was written that was moved since the last checkpoint, by its new blocks.
+    /// The times at which data was written that was moved since the last checkpoint, by its new
+    /// blocks.
     pub(super) times_of_moved: HashMap<FsBlock, u64>,
     pub(super) background: Background,
-    /// The time of the first change since the last checkpoint, or of a checkpoint that found no room.
+    /// The time of the first change since the last checkpoint, or of a checkpoint that found no
+    /// room.
     pub(super) changed_since: Option<Instant>,
     /// Whether cleaning gains nothing before the next checkpoint.
     pub(super) is_cleaning_futile: bool,
@@ -124,13 +127,15 @@ pub(super) struct WriterState {
 }
 
 impl WriterState {
-    /// Returns what the next checkpoint writes at most: what is changed, and what writes in flight will change.
+    /// Returns what the next checkpoint writes at most: what is changed, and what writes in flight
+    /// will change.
     pub(super) fn changed(&self, volume: &Core) -> Wanted {
         let [nodes, directory_blocks] = volume.overlay_or_new().read().block_counts();
         Wanted { nodes, directory_blocks }.and_nodes(self.placements.nodes())
     }
 
-    /// Returns [`changed`](Self::changed), and what another write and a change of a few nodes will change.
+    /// Returns [`changed`](Self::changed), and what another write and a change of a few nodes will
+    /// change.
     pub(super) fn to_write(&self, volume: &Core) -> Wanted {
         let spare = self.quotas.blocks_max() + SPARE_BLOCKS;
         let few = Wanted { nodes: spare + NODES_OF_WRITE, directory_blocks: spare };
@@ -171,7 +176,8 @@ impl WriterState {
 }
 
 impl Writer {
-    /// Checks that the volume has no feature, and no state, that is only read. Errors: `Unsupported`.
+    /// Checks that the volume has no feature, and no state, that is only read. Errors:
+    /// `Unsupported`.
     pub(crate) fn check_supported(volume: &Core) -> Result<()> {
         let features = volume.geometry().features;
         let refused = REFUSED.iter().find(|(feature, _)| features.has(*feature));
@@ -182,8 +188,9 @@ impl Writer {
         }
     }
 
-    /// Prepares a volume for writing, without changing it. [`check_supported`](Self::check_supported) has succeeded.
-    /// `quota_failure` is the error for which recovery has left the quota files as they were.
+    /// Prepares a volume for writing, without changing it.
+    /// [`check_supported`](Self::check_supported) has succeeded. `quota_failure` is the error for
+    /// which recovery has left the quota files as they were.
     pub(crate) fn new(
         volume: &Core,
         options: &FormatOptions,
@@ -254,8 +261,8 @@ impl Writer {
         })
     }
 
-    /// Makes durable what was written to the device. A failed flush shuts the volume down, since it is unknown which writes
-    /// are lost.
+    /// Makes durable what was written to the device. A failed flush shuts the volume down, since it
+    /// is unknown which writes are lost.
     pub(super) fn flush(&self, volume: &Core) -> Result<()> {
         volume.device().flush().inspect_err(|error| self.health.fail(error.clone()))
     }
@@ -268,7 +275,8 @@ impl Writer {
         &self.syncs
     }
 
-    /// Writes a checkpoint, if anything has changed. Otherwise makes durable what was written to the device.
+    /// Writes a checkpoint, if anything has changed. Otherwise makes durable what was written to
+    /// the device.
     pub(crate) fn checkpoint(&self, volume: &Arc<Core>) -> Result<()> {
         self.wait_for_delays()?;
         let mut state = self.lock_to_sync()?;
@@ -279,13 +287,14 @@ impl Writer {
         self.write_checkpoint(&mut state, volume, false)
     }
 
-    /// Returns since when there are changes that a checkpoint makes durable. `None` also for a volume that is closed or shut
-    /// down.
+    /// Returns since when there are changes that a checkpoint makes durable. `None` also for a
+    /// volume that is closed or shut down.
     pub(crate) fn changed_since(&self) -> Option<Instant> {
         self.lock().ok()?.changed_since
     }
 
-    /// Calls `work`. Checkpoints that are requested during the call wait for its end, unless they make room.
+    /// Calls `work`. Checkpoints that are requested during the call wait for its end, unless they
+    /// make room.
     pub(crate) fn delay_checkpoints(&self, work: &mut dyn FnMut()) {
         /// Ends the delay, also after a panic.
         struct Delay<'w> {
@@ -305,8 +314,8 @@ impl Writer {
         work();
     }
 
-    /// Waits for the delays in progress, and not for those that begin meanwhile. Errors: `Interrupted` if this thread's
-    /// request is cancelled.
+    /// Waits for the delays in progress, and not for those that begin meanwhile. Errors:
+    /// `Interrupted` if this thread's request is cancelled.
     pub(super) fn wait_for_delays(&self) -> Result<()> {
         let mut delays = self.delays.lock();
         let begun = delays.begun();
@@ -319,8 +328,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a checkpoint like that of [`close`](Self::close), and stays open. The next checkpoint says again that the volume
-    /// is in use, and so do nodes that are synced before it.
+    /// Writes a checkpoint like that of [`close`](Self::close), and stays open. The next checkpoint
+    /// says again that the volume is in use, and so do nodes that are synced before it.
     pub(crate) fn mark_clean(&self, volume: &Arc<Core>) -> Result<()> {
         self.wait_for_delays()?;
         let mut state = self.lock_to_sync()?;
@@ -331,8 +340,8 @@ impl Writer {
         self.write_checkpoint(&mut state, volume, true)
     }
 
-    /// Writes the last checkpoint. After `NoSpace`, the volume stays open: its changes are not lost, and fit once others make
-    /// room.
+    /// Writes the last checkpoint. After `NoSpace`, the volume stays open: its changes are not
+    /// lost, and fit once others make room.
     pub(crate) fn close(&self, volume: &Arc<Core>) -> Result<()> {
         let mut state = self.lock_to_sync()?;
         let result = self.write_checkpoint(&mut state, volume, true);
@@ -348,8 +357,8 @@ impl Writer {
         is_closed: bool,
     ) -> Result<()> {
         let _failing = FailOnPanic(self);
-        // Otherwise the blocks of the chain would be free after this checkpoint, and then be allocated while nodes are
-        // written to them.
+        // Otherwise the blocks of the chain would be free after this checkpoint, and then be
+        // allocated while nodes are written to them.
         self.syncs.wait_for_flight();
         state.write_checkpoint(volume, is_closed).inspect_err(|error| {
             // Without room for a node, nothing has changed but that blocks are allocated.
@@ -368,13 +377,13 @@ impl Writer {
         }
     }
 
-    /// Changes nodes. If `work` fails, or there is no room for what it did, none of its changes of nodes stays, and then
-    /// `take_back` is called for others.
+    /// Changes nodes. If `work` fails, or there is no room for what it did, none of its changes of
+    /// nodes stays, and then `take_back` is called for others.
     ///
     /// # Errors
     ///
-    /// `NoSpace` if the volume has fewer blocks than `work` has added and reserved, or if there is no room for `demand`, and
-    /// those of `work`.
+    /// `NoSpace` if the volume has fewer blocks than `work` has added and reserved, or if there is
+    /// no room for `demand`, and those of `work`.
     pub(crate) fn change<R>(
         &self,
         volume: &Arc<Core>,
@@ -414,8 +423,8 @@ impl Writer {
         result
     }
 
-    /// Reserves as many blocks as `count` returns, without a change of nodes. Returns whether it does: not if `count` returns
-    /// `None`.
+    /// Reserves as many blocks as `count` returns, without a change of nodes. Returns whether it
+    /// does: not if `count` returns `None`.
     ///
     /// # Errors
     ///
@@ -435,8 +444,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// Writes a checkpoint if the overlay would grow too large, or if it could not be written after the change; and before the
-    /// first change, for a version of its own ([`Chain`]). Cleans if few segments are free.
+    /// Writes a checkpoint if the overlay would grow too large, or if it could not be written after
+    /// the change; and before the first change, for a version of its own ([`Chain`]). Cleans if few
+    /// segments are free.
     ///
     /// # Errors
     ///
@@ -512,7 +522,8 @@ impl Use {
     }
 }
 
-/// Shuts the volume down if the thread panics while this exists: the state in memory may be inconsistent.
+/// Shuts the volume down if the thread panics while this exists: the state in memory may be
+/// inconsistent.
 pub(super) struct FailOnPanic<'w>(pub(super) &'w Writer);
 
 impl Drop for FailOnPanic<'_> {

@@ -20,7 +20,8 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// Parses the list `list`, which lies at `location`, and can have `room` bytes. Errors: `Corrupt`.
+    /// Parses the list `list`, which lies at `location`, and can have `room` bytes. Errors:
+    /// `Corrupt`.
     pub(crate) fn parse(list: &[u8], room: usize, location: Location) -> Result<Self> {
         let mut parsed = Self { bytes: Vec::with_capacity(list.len()), room };
         let header = RawXattrHeader {
@@ -44,7 +45,8 @@ impl List {
     ///
     /// # Errors
     ///
-    /// `Exists` and `NoAttribute` as `mode` demands, and `NoSpace` if the list has no room. The list is unchanged then.
+    /// `Exists` and `NoAttribute` as `mode` demands, and `NoSpace` if the list has no room. The
+    /// list is unchanged then.
     pub(crate) fn set(
         &mut self,
         index: NameIndex,

@@ -36,8 +36,8 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// Parses the list `list`, which lies at `location`: the part in the inode, and then the part in the attribute
-    /// node. A list of zeroes was never written and has no attributes.
+    /// Parses the list `list`, which lies at `location`: the part in the inode, and then the part
+    /// in the attribute node. A list of zeroes was never written and has no attributes.
     pub fn parse(list: &'a [u8], location: Location) -> Result<Self> {
         if list.iter().take(HEADER_BYTES + TERMINATOR_BYTES).all(|&byte| byte == 0) {
             return Ok(Self { bytes: &[] });
@@ -76,8 +76,8 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// Returns the length of the header and the entries that are whole, in a list that may be cut off. None of a list without
-/// header is.
+/// Returns the length of the header and the entries that are whole, in a list that may be cut off.
+/// None of a list without header is.
 pub(crate) fn whole_entries(list: &[u8]) -> usize {
     let header: Result<&RawXattrHeader> = view_at(list, 0, LIST_STRUCTURE, Location::default());
     if !header.is_ok_and(|header| header.magic.get() == XATTR_MAGIC) {

@@ -1,8 +1,8 @@
-//! Extended attributes: the list of an inode, names with their prefixes, values.
-//! Not here: reading inodes and nodes, permissions, `system.advise` (which is not stored), and changes.
+//! Extended attributes: the list of an inode, names with their prefixes, values. Not here: reading
+//! inodes and nodes, permissions, `system.advise` (which is not stored), and changes.
 //!
-//! An inode's attributes are one list. It begins in the inode and continues in the inode's attribute node; the caller
-//! puts both parts together.
+//! An inode's attributes are one list. It begins in the inode and continues in the inode's
+//! attribute node; the caller puts both parts together.
 
 pub(crate) mod edit;
 pub mod entries;
@@ -19,13 +19,15 @@ pub(crate) const NAMES: NameTable = NameTable { own: &[], hidden: &[] };
 /// The name under [`NameIndex::VERITY`] whose value is the position of the verity descriptor.
 pub const VERITY_NAME: &[u8] = b"v";
 
-/// Returns the full names of the attributes in `list`, in stored order. `location` is that of the list.
+/// Returns the full names of the attributes in `list`, in stored order. `location` is that of the
+/// list.
 pub fn list(list: &[u8], location: Location) -> Result<Vec<Vec<u8>>> {
     let entries = Entries::parse(list, location)?;
     Ok(entries.iter().filter_map(|entry| NAMES.full_name(entry.index, entry.name)).collect())
 }
 
-/// Returns the value of the attribute in `list` that has this full name. ACLs have the form of `getxattr(2)`.
+/// Returns the value of the attribute in `list` that has this full name. ACLs have the form of
+/// `getxattr(2)`.
 ///
 /// # Errors
 ///

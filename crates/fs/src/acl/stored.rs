@@ -1,5 +1,5 @@
-//! Conversion of POSIX ACLs between the form that ext4 and f2fs store and the form of `getxattr(2)`.
-//! Not here: the meaning of the permissions.
+//! Conversion of POSIX ACLs between the form that ext4 and f2fs store and the form of
+//! `getxattr(2)`. Not here: the meaning of the permissions.
 //!
 //! Source: `fs/ext4/acl.h`, `fs/f2fs/acl.h` and `include/uapi/linux/posix_acl_xattr.h`.
 
@@ -91,8 +91,8 @@ pub fn to_xattr(stored: &[u8], location: Location) -> Result<Vec<u8>> {
     Ok(xattr)
 }
 
-/// Converts the ACL `xattr` to the stored form. Returns `None` if it has no entries, which means no ACL.
-/// Errors: `InvalidArgument` if the entries or their order are not as Linux requires.
+/// Converts the ACL `xattr` to the stored form. Returns `None` if it has no entries, which means no
+/// ACL. Errors: `InvalidArgument` if the entries or their order are not as Linux requires.
 pub fn to_stored(xattr: &[u8]) -> Result<Option<Vec<u8>>> {
     const BAD: Error = Error::InvalidArgument("the ACL is malformed");
     let Some((version, entries)) = xattr.split_first_chunk() else { return Err(BAD) };

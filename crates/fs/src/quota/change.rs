@@ -1,4 +1,5 @@
-//! Changes of what ids use, and new entries. Entries stay when their ids use nothing any more: Linux removes them then.
+//! Changes of what ids use, and new entries. Entries stay when their ids use nothing any more:
+//! Linux removes them then.
 
 use base::{Error, Problem, Result};
 use zerocopy::{FromZeros, IntoBytes};
@@ -12,7 +13,8 @@ impl<B: WriteBlocks> QuotaFile<B> {
     ///
     /// # Errors
     ///
-    /// `Corrupt`, also if the id would use less than nothing, and those of the blocks. The file may have changed in part.
+    /// `Corrupt`, also if the id would use less than nothing, and those of the blocks. The file may
+    /// have changed in part.
     pub fn charge(&mut self, id: u32, change: UsageChange) -> Result<Place> {
         let place = match self.place_of(id)? {
             Some(place) => place,
@@ -129,8 +131,9 @@ impl<B: WriteBlocks> QuotaFile<B> {
     }
 }
 
-/// Changes what an id uses, if its entry is in `place`, as [`QuotaFile::charge`] has returned it. Returns false, and
-/// changes nothing, if the entry is not there, or if the id would use less than nothing.
+/// Changes what an id uses, if its entry is in `place`, as [`QuotaFile::charge`] has returned it.
+/// Returns false, and changes nothing, if the entry is not there, or if the id would use less than
+/// nothing.
 pub fn charge_at<B: WriteBlocks>(
     blocks: &mut B,
     place: Place,
@@ -329,7 +332,8 @@ mod tests {
         }
         let memory = file.blocks;
         assert_eq!(entries(&memory).unwrap().len(), 20);
-        // The magic number, the number of blocks, the list, references at two levels, an id, and the number of entries.
+        // The magic number, the number of blocks, the list, references at two levels, an id, and
+        // the number of entries.
         for (block, byte) in [(0, 0), (0, 20), (0, 28), (1, 0), (3, 0), (2, 16), (2, 8)] {
             for value in [1, 0x77] {
                 let mut damaged = memory.clone();

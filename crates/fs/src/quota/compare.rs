@@ -9,8 +9,8 @@ use crate::Report;
 
 const STRUCTURE: &str = "quota file";
 
-/// Reports the differences between the usage that a quota file has, and that of the inodes found, by their ids. An id that
-/// uses nothing needs no entry.
+/// Reports the differences between the usage that a quota file has, and that of the inodes found,
+/// by their ids. An id that uses nothing needs no entry.
 pub fn compare_usage(
     report: &mut Report<'_>,
     location: Location,

@@ -72,7 +72,8 @@ pub(super) struct RawEntry {
     pub(super) bytes: U64,
     /// Time from which on the soft limit of space is a hard one, in seconds since 1970, or 0.
     pub(super) bytes_time: U64,
-    /// The same for inodes. 1 in an entry that has only zeroes otherwise, so that it counts as used.
+    /// The same for inodes. 1 in an entry that has only zeroes otherwise, so that it counts as
+    /// used.
     pub(super) inodes_time: U64,
 }
 

@@ -1,9 +1,10 @@
-//! Quota files: how much space, and how many inodes, each user, group or project uses. ext4 and f2fs have the same format,
-//! which Linux calls vfsv1.
+//! Quota files: how much space, and how many inodes, each user, group or project uses. ext4 and
+//! f2fs have the same format, which Linux calls vfsv1.
 //!
-//! The file has blocks of 1 KiB, whatever the volume's blocks are. The first one has a header, the second one is the root of
-//! a tree with four levels, one for each byte of an id. Each level has blocks of 256 references, and the last one refers to
-//! the block that has the id's entry. Such a block has entries of several ids, which need not be near each other.
+//! The file has blocks of 1 KiB, whatever the volume's blocks are. The first one has a header, the
+//! second one is the root of a tree with four levels, one for each byte of an id. Each level has
+//! blocks of 256 references, and the last one refers to the block that has the id's entry. Such a
+//! block has entries of several ids, which need not be near each other.
 //!
 //! - `layout.rs`: the structures
 //! - `tree.rs`: reading
@@ -69,8 +70,8 @@ pub struct UsageChange {
 }
 
 impl UsageChange {
-    /// Adds what an inode uses, or if it `was_used` before the change, takes it away. Sums of what damaged inodes say do not
-    /// overflow.
+    /// Adds what an inode uses, or if it `was_used` before the change, takes it away. Sums of what
+    /// damaged inodes say do not overflow.
     pub fn add(&mut self, usage: Usage, was_used: bool) {
         let sum = |sum: i64, number: u64| {
             let number = i64::try_from(number).unwrap_or(i64::MAX);

@@ -45,8 +45,8 @@ impl<B: ReadBlocks> QuotaFile<B> {
         Ok(file)
     }
 
-    /// Calls `visit` for each id with an entry, and what it uses. Errors: `Corrupt` if the tree, the entries or the lists
-    /// of free ones contradict each other.
+    /// Calls `visit` for each id with an entry, and what it uses. Errors: `Corrupt` if the tree,
+    /// the entries or the lists of free ones contradict each other.
     pub fn for_each(&self, visit: &mut dyn FnMut(u32, Usage)) -> Result<()> {
         let mut walk =
             Walk { file: self, visit, tree: HashSet::from([ROOT]), leaves: HashMap::new() };
@@ -93,7 +93,8 @@ impl<B: ReadBlocks> QuotaFile<B> {
         self.reference("reference to a block", child)
     }
 
-    /// Returns a reference to a block behind the root, or 0. Errors: `Corrupt` for any other number.
+    /// Returns a reference to a block behind the root, or 0. Errors: `Corrupt` for any other
+    /// number.
     pub(super) fn reference(&self, field: &'static str, block: u32) -> Result<u32> {
         if block != 0 {
             let max = u64::from(self.header.blocks.get()).saturating_sub(1);
@@ -138,7 +139,8 @@ struct Walk<'w, B> {
 }
 
 impl<B: ReadBlocks> Walk<'_, B> {
-    /// Visits a block of the tree, and all below it. `prefix` has the first `level` bytes of its ids.
+    /// Visits a block of the tree, and all below it. `prefix` has the first `level` bytes of its
+    /// ids.
     fn level(&mut self, block: u32, level: usize, prefix: u32) -> Result<()> {
         let contents = self.file.blocks.read(block)?;
         for index in 0..REFERENCES {
@@ -189,7 +191,8 @@ impl<B: ReadBlocks> Walk<'_, B> {
         Ok(())
     }
 
-    /// Checks that the lists have all blocks with free entries, and no others, and only blocks that are not in use.
+    /// Checks that the lists have all blocks with free entries, and no others, and only blocks that
+    /// are not in use.
     fn check_lists(&self) -> Result<()> {
         let has_room = |references: &u64| *references < ENTRIES as u64;
         let header = &self.file.header;
@@ -206,7 +209,8 @@ impl<B: ReadBlocks> Walk<'_, B> {
         self.list(header.free_block.get(), false, &is_free).map(|_| ())
     }
 
-    /// Follows a list from its first block on. Returns the number of its blocks, for each of which `fits` must be true.
+    /// Follows a list from its first block on. Returns the number of its blocks, for each of which
+    /// `fits` must be true.
     fn list(&self, first: u32, is_doubly_linked: bool, fits: &dyn Fn(u32) -> bool) -> Result<u64> {
         let (mut seen, mut previous, mut at) = (HashSet::new(), 0, first);
         while at != 0 {

@@ -1,6 +1,7 @@
 //! Adiantum with XChaCha12 and AES-256, with tweaks of 32 bytes.
 //!
-//! Source: Crowley, Biggers, "Adiantum: length-preserving encryption for entry-level processors", 2018.
+//! Source: Crowley, Biggers, "Adiantum: length-preserving encryption for entry-level
+//! processors", 2018.
 
 use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
 use aes::{Aes256, Block};

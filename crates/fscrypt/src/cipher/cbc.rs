@@ -1,7 +1,7 @@
 //! AES in CBC mode: with ciphertext stealing, and with encrypted initialization vectors (ESSIV).
 //!
-//! Source: NIST SP 800-38A and its addendum (CBC-CS3; data of one block is not swapped). ESSIV: the vector is encrypted
-//! with AES-256, whose key is the SHA-256 of the key.
+//! Source: NIST SP 800-38A and its addendum (CBC-CS3; data of one block is not swapped). ESSIV: the
+//! vector is encrypted with AES-256, whose key is the SHA-256 of the key.
 
 use aes::cipher::consts::U16;
 use aes::cipher::{BlockCipher, BlockDecrypt, BlockEncrypt, KeyInit};
@@ -43,8 +43,8 @@ impl<C: Aes> Cts<C> {
         let Some((whole, tail)) = split(data) else { return decrypt_cbc(&self.0, iv, data) };
         let (start, end) = whole.split_at_mut(whole.len() - BLOCK_BYTES);
         let last = start.last_chunk().map_or(iv, |last| u128::from_le_bytes(*last));
-        // The second-to-last block of CBC proper begins with the tail. The rest of it is what padding with zeroes
-        // leaves of it.
+        // The second-to-last block of CBC proper begins with the tail. The rest of it is what
+        // padding with zeroes leaves of it.
         let mut padded: [u8; BLOCK_BYTES] = decrypt_block(&self.0, number(end)).to_le_bytes();
         for (padded, tail) in padded.iter_mut().zip(tail) {
             let stolen = *tail;
@@ -57,8 +57,8 @@ impl<C: Aes> Cts<C> {
     }
 }
 
-/// Returns the blocks of `data` before the last, which may be shorter, and the last. Returns `None` if there is only
-/// one.
+/// Returns the blocks of `data` before the last, which may be shorter, and the last. Returns `None`
+/// if there is only one.
 fn split(data: &mut [u8]) -> Option<(&mut [u8], &mut [u8])> {
     assert!(data.len() >= BLOCK_BYTES, "data is at least a cipher block");
     let whole = (data.len() - 1) / BLOCK_BYTES * BLOCK_BYTES;

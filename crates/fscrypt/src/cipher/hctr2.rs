@@ -11,8 +11,8 @@ use polyval::universal_hash::UniversalHash;
 use super::{BLOCK_BYTES, number, xor};
 use crate::iv::Iv;
 
-/// Twice the bits of the tweak, plus 2: the first block of the hash of data that is whole blocks. One more for data
-/// that is not.
+/// Twice the bits of the tweak, plus 2: the first block of the hash of data that is whole blocks.
+/// One more for data that is not.
 const LENGTH_BLOCK: u128 = 2 * 8 * size_of::<Iv>() as u128 + 2;
 
 /// The number of blocks of the key stream that the cipher computes at once.
@@ -44,7 +44,8 @@ impl Hctr2 {
         self.convert(tweak, data, |block| self.aes.decrypt_block(block));
     }
 
-    /// Converts `data`. The first block goes through `cipher`; all else is the same in both directions.
+    /// Converts `data`. The first block goes through `cipher`; all else is the same in both
+    /// directions.
     fn convert(&self, tweak: &Iv, data: &mut [u8], cipher: impl Fn(&mut Block)) {
         assert!(data.len() >= BLOCK_BYTES, "data is at least a cipher block");
         let (first, rest) = data.split_at_mut(BLOCK_BYTES);

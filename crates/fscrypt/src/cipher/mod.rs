@@ -54,7 +54,8 @@ impl Cipher {
 
     /// Encrypts `data`.
     ///
-    /// Panics if the data is shorter than a cipher block, or for modes of contents, is not whole blocks.
+    /// Panics if the data is shorter than a cipher block, or for modes of contents, is not whole
+    /// blocks.
     pub fn encrypt(&self, iv: &Iv, data: &mut [u8]) {
         match self {
             Self::Aes256Xts(cipher) => cipher.encrypt(start(iv), data),

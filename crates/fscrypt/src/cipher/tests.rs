@@ -5,8 +5,8 @@ use data_encoding::HEXLOWER;
 use super::Cipher;
 use crate::Mode;
 
-/// Checks that `mode` encrypts and decrypts as the lines of `vectors`: a key, an initialization vector, the plaintext
-/// and the ciphertext.
+/// Checks that `mode` encrypts and decrypts as the lines of `vectors`: a key, an initialization
+/// vector, the plaintext and the ciphertext.
 #[track_caller]
 fn check(mode: Mode, vectors: &str) {
     let mut count = 0;

@@ -70,7 +70,8 @@ impl RawVolume {
         self.blocks(number)[..size].to_vec()
     }
 
-    /// Returns the inode numbers and names in a directory without checksums of blocks, other than "." and "..".
+    /// Returns the inode numbers and names in a directory without checksums of blocks, other than
+    /// "." and "..".
     pub fn entries(&self, number: u64) -> Vec<(u64, Vec<u8>)> {
         let blocks = self.blocks(number);
         let mut entries = Vec::new();

@@ -1,5 +1,6 @@
-//! Further mounts of a volume that is mounted already. As with the kernel's file systems, all mounts of a device show one
-//! superblock: a further mount is a bind mount of the root, and the server ends with the last one. Not here: first mounts.
+//! Further mounts of a volume that is mounted already. As with the kernel's file systems, all
+//! mounts of a device show one superblock: a further mount is a bind mount of the root, and the
+//! server ends with the last one. Not here: first mounts.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -38,8 +39,9 @@ struct Attributes {
     user_namespace: u64,
 }
 
-/// Returns a mount, in this mount namespace, of the volume that starts at the byte `offset` of `image`, if the mount has a block
-/// device and a server. Mounts without a block device can have several servers, which only read, or cannot be shared.
+/// Returns a mount, in this mount namespace, of the volume that starts at the byte `offset` of
+/// `image`, if the mount has a block device and a server. Mounts without a block device can have
+/// several servers, which only read, or cannot be shared.
 ///
 /// This function **forks**: no other thread may be running.
 ///
@@ -68,10 +70,11 @@ pub fn served(image: &Path, offset: u64) -> Result<Option<MountEntry>, MountErro
     Ok(None)
 }
 
-/// Returns whether requests to a mount are answered, as far as its path leads to it. A child asks: a thread that waits for a server
-/// may never end.
+/// Returns whether requests to a mount are answered, as far as its path leads to it. A child asks:
+/// a thread that waits for a server may never end.
 fn has_server(mount: &MountEntry) -> Result<bool, MountError> {
-    // The kernel may open a directory without a request, but asks the server for the counts of the file system each time.
+    // The kernel may open a directory without a request, but asks the server for the counts of the
+    // file system each time.
     let is_answered = || {
         let root = open_mount(mount, OFlags::RDONLY);
         root.and_then(|root| retry(|| rustix::fs::fstatfs(&root))).is_ok()
@@ -80,8 +83,8 @@ fn has_server(mount: &MountEntry) -> Result<bool, MountError> {
     answer.ok_or_else(|| MountError::NoAnswer(mount.mount_point.clone()))
 }
 
-/// Mounts the volume of the mount `first` on `directory`, too, with the attributes of `options`. Its other options are those of
-/// the first mount.
+/// Mounts the volume of the mount `first` on `directory`, too, with the attributes of `options`.
+/// Its other options are those of the first mount.
 ///
 /// # Errors
 ///
@@ -113,7 +116,8 @@ pub fn make_read_only(mount: &OwnedFd) -> Result<(), Errno> {
     set_attributes(mount, MountAttrFlags::MOUNT_ATTR_RDONLY, MountAttrFlags::empty())
 }
 
-/// Sets and clears attributes of a mount, and separates it from mounts that get the same mounts as it (shared subtrees).
+/// Sets and clears attributes of a mount, and separates it from mounts that get the same mounts as
+/// it (shared subtrees).
 fn set_attributes(
     mount: &OwnedFd,
     set: MountAttrFlags,
@@ -125,7 +129,8 @@ fn set_attributes(
         propagation: libc::MS_PRIVATE,
         user_namespace: 0,
     };
-    // SAFETY: the kernel reads an empty string and `Attributes`, both of which live until the call returns.
+    // SAFETY: the kernel reads an empty string and `Attributes`, both of which live until the call
+    // returns.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

@@ -1,9 +1,9 @@
-//! Exclusive claims of block devices. The kernel claims a device for a mount before the server reads from it. Not here:
-//! locks of files (`device`).
+//! Exclusive claims of block devices. The kernel claims a device for a mount before the server
+//! reads from it. Not here: locks of files (`device`).
 //!
-//! The kernel passes sync(2), syncfs(2) and remount on only to servers of block devices (from Linux 6.18 on), and waits
-//! only for those when it unmounts. So an image file gets a loop device. No I/O goes through it: the server reads and
-//! writes the file.
+//! The kernel passes sync(2), syncfs(2) and remount on only to servers of block devices (from Linux
+//! 6.18 on), and waits only for those when it unmounts. So an image file gets a loop device. No I/O
+//! goes through it: the server reads and writes the file.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use super::system::Detached;
 use crate::mount::{MountError, MountOptions, mounts_of};
 use crate::retry::retry_for;
 
-/// The block size for the kernel, in bytes, which every device supports. The volume's block size is not known yet, and
-/// newer kernels use their page size in any case.
+/// The block size for the kernel, in bytes, which every device supports. The volume's block size is
+/// not known yet, and newer kernels use their page size in any case.
 const BLOCK_SIZE: u32 = 4096;
 
 /// The time for which other programs may claim a device only to look whether it is in use.
@@ -29,7 +29,8 @@ const PROBE_TIME: Duration = Duration::from_millis(500);
 pub enum Claim {
     /// A block device. Other programs can neither mount it nor open it exclusively (O_EXCL).
     Device(PathBuf),
-    /// An image file, through a loop device. If no loop device can be attached, the file is mounted without a claim.
+    /// An image file, through a loop device. If no loop device can be attached, the file is mounted
+    /// without a claim.
     Image {
         /// The file.
         path: PathBuf,
@@ -48,8 +49,8 @@ pub enum Claimed {
 }
 
 impl Claim {
-    /// Claims the device. Waits a moment for programs that only look whether it can be claimed. Returns `None` if there is no loop
-    /// device for an image.
+    /// Claims the device. Waits a moment for programs that only look whether it can be claimed.
+    /// Returns `None` if there is no loop device for an image.
     ///
     /// # Errors
     ///
@@ -81,8 +82,9 @@ impl Claim {
     }
 }
 
-/// Calls `attempt` again, for up to `time`, while it fails since another program uses a file or device that is not mounted, which may
-/// last only for a moment. `in_use` returns the path in such an error.
+/// Calls `attempt` again, for up to `time`, while it fails since another program uses a file or
+/// device that is not mounted, which may last only for a moment. `in_use` returns the path in such
+/// an error.
 pub fn retry_while_in_use<T, E>(
     time: Duration,
     in_use: impl Fn(&E) -> Option<&Path>,

@@ -1,4 +1,5 @@
-//! The kernel's control files for connections (fusectl): the abort of a connection. The guard has no copy of it.
+//! The kernel's control files for connections (fusectl): the abort of a connection. The guard has
+//! no copy of it.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -12,7 +13,8 @@ use super::MountId;
 /// The directory on which the host mounts the files.
 const DIRECTORY: &str = "/sys/fs/fuse/connections";
 
-/// Aborts the connection of a mount: the kernel fails all requests, and no thread waits for an answer any more.
+/// Aborts the connection of a mount: the kernel fails all requests, and no thread waits for an
+/// answer any more.
 pub fn abort(mount: &MountId) -> Result<(), Errno> {
     let number = connection(&mount.device).ok_or(Errno::INVAL)?;
     let file = format!("{number}/abort");

@@ -1,5 +1,5 @@
-//! Mounts through `fusermount3`, the setuid program of the package fuse3, for users other than root. It mounts, and
-//! returns the connection over the socket whose descriptor is in _FUSE_COMMFD.
+//! Mounts through `fusermount3`, the setuid program of the package fuse3, for users other than
+//! root. It mounts, and returns the connection over the socket whose descriptor is in _FUSE_COMMFD.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -102,7 +102,8 @@ fn options(request: &MountRequest<'_>) -> OsString {
         (",nodev", !request.options.dev),
         (",dev", request.options.dev),
         (",noexec", !request.options.exec),
-        // fusermount3 has no other option for access times. The server keeps them as the options say in any case.
+        // fusermount3 has no other option for access times. The server keeps them as the options
+        // say in any case.
         (",noatime", request.options.access.times == AccessTimes::Never),
         (",sync", request.options.sync),
         (",allow_other", request.options.allow_other),

@@ -1,5 +1,5 @@
-//! Identities of mounts. The kernel reuses device numbers and mount ids as soon as they are free. Only 64-bit mount ids
-//! (from Linux 6.8 on) are never reused.
+//! Identities of mounts. The kernel reuses device numbers and mount ids as soon as they are free.
+//! Only 64-bit mount ids (from Linux 6.8 on) are never reused.
 #![allow(unsafe_code)]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,11 +23,12 @@ const STATMOUNT_MNT_BASIC: u64 = 2;
 const LSMT_ROOT: u64 = u64::MAX;
 /// The maximum number of mounts that one call of listmount(2) returns.
 const PAGE: usize = 128;
-/// The maximum number of attempts to read the mounts on a directory, which may change during an attempt.
+/// The maximum number of attempts to read the mounts on a directory, which may change during an
+/// attempt.
 const ATTEMPTS: usize = 8;
 
-/// The identity of a mount. No other mount at the time has the same one, and no later mount either if the kernel has
-/// 64-bit ids.
+/// The identity of a mount. No other mount at the time has the same one, and no later mount either
+/// if the kernel has 64-bit ids.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountId {
     /// The 64-bit id.
@@ -56,7 +57,8 @@ impl MountId {
         self.other_entries().map(Self::of_entry).collect()
     }
 
-    /// Returns the other mounts of the same device that are the topmost ones on their mount points, with these.
+    /// Returns the other mounts of the same device that are the topmost ones on their mount points,
+    /// with these.
     pub fn further(&self) -> Vec<(PathBuf, Self)> {
         let others =
             self.other_entries().map(|entry| (entry.mount_point.clone(), Self::of_entry(entry)));
@@ -109,13 +111,14 @@ impl MountId {
         self.exists().unwrap_or_else(|| table::ours().iter().any(|entry| self.is_of(entry)))
     }
 
-    /// Returns a name for all mounts of a block device, which no other file system has while it is mounted.
+    /// Returns a name for all mounts of a block device, which no other file system has while it is
+    /// mounted.
     pub fn name_of_device(&self) -> String {
         format!("device-{}", self.device)
     }
 
-    /// Returns a name for the mount. For kernels without 64-bit ids, the name depends on the mount's `source` in the
-    /// mount table.
+    /// Returns a name for the mount. For kernels without 64-bit ids, the name depends on the
+    /// mount's `source` in the mount table.
     pub fn name(&self, source: &std::ffi::OsStr) -> String {
         match self.unique {
             Some(unique) => format!("id-{unique}"),
@@ -128,8 +131,8 @@ impl MountId {
     }
 }
 
-/// Opens the root of a mount with `access`, which may be `PATH`. Fails with ESTALE if another mount covers it, since its path leads
-/// to that one.
+/// Opens the root of a mount with `access`, which may be `PATH`. Fails with ESTALE if another mount
+/// covers it, since its path leads to that one.
 pub fn open_mount(mount: &MountEntry, access: OFlags) -> Result<OwnedFd, Errno> {
     let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(&mount.mount_point, flags, Mode::empty())?;
@@ -182,7 +185,8 @@ fn find_unique(id: u32) -> Option<u64> {
     }
 }
 
-/// Stores the 64-bit ids of mounts above `last` in `page`, in ascending order. Returns their number.
+/// Stores the 64-bit ids of mounts above `last` in `page`, in ascending order. Returns their
+/// number.
 fn list(last: u64, page: &mut [u64; PAGE]) -> Result<usize, Errno> {
     let size = size_of::<Request>() as u32;
     let request = Request { size, spare: 0, mount: LSMT_ROOT, parameter: last };

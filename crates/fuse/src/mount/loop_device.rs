@@ -1,5 +1,6 @@
-//! Loop devices for mounts of image files, through which no I/O goes, and for mounts of a part of an image: the server then
-//! has nothing but this device; and the files of existing loop devices. Not here: the search for them (`bifolio`).
+//! Loop devices for mounts of image files, through which no I/O goes, and for mounts of a part of
+//! an image: the server then has nothing but this device; and the files of existing loop devices.
+//! Not here: the search for them (`bifolio`).
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -74,7 +75,8 @@ impl LoopInfo {
     }
 }
 
-/// A loop device attached to a file. Dropping this value detaches it, unless another user has it open.
+/// A loop device attached to a file. Dropping this value detaches it, unless another user has it
+/// open.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -82,7 +84,8 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches a free loop device to the bytes `range` of `image`. Its size is rounded down to 512 bytes.
+    /// Attaches a free loop device to the bytes `range` of `image`. Its size is rounded down to 512
+    /// bytes.
     pub fn attach(image: &Path, range: Range<u64>, writable: bool) -> Result<Self, Errno> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let open = |path: &Path| rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty());
@@ -149,7 +152,8 @@ fn done(result: libc::c_int) -> Result<libc::c_int, Errno> {
     if result < 0 { Err(failed()) } else { Ok(result) }
 }
 
-/// Returns the kernel's path of the file that a loop device is attached to. `folder` is the device's directory in /sys.
+/// Returns the kernel's path of the file that a loop device is attached to. `folder` is the
+/// device's directory in /sys.
 pub fn backing_file(folder: &Path) -> Option<PathBuf> {
     let file = std::fs::read(folder.join("loop/backing_file")).ok()?;
     let file = file.strip_suffix(b"\n").unwrap_or(&file);
@@ -169,8 +173,8 @@ pub struct LoopBacking {
     pub offset: u64,
 }
 
-/// Returns the file that the loop device at `node` is attached to. `None` if this user may not open the loop device, or it is not
-/// attached.
+/// Returns the file that the loop device at `node` is attached to. `None` if this user may not open
+/// the loop device, or it is not attached.
 pub fn loop_backing(node: &Path) -> Option<LoopBacking> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let device = rustix::fs::open(node, flags, Mode::empty()).ok()?;

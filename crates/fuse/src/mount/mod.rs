@@ -1,5 +1,5 @@
-//! Mounting and unmounting, by system calls if the host allows them, otherwise through `fusermount3`. Not here: the
-//! service of a mount's connection.
+//! Mounting and unmounting, by system calls if the host allows them, otherwise through
+//! `fusermount3`. Not here: the service of a mount's connection.
 
 mod again;
 mod claim;
@@ -123,8 +123,8 @@ pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
     helper::mount(request)
 }
 
-/// Unmounts `directory`. Fails with `Unmount(EBUSY)` if the mount is in use. If a block device is mounted,
-/// the kernel waits until its server has written all data.
+/// Unmounts `directory`. Fails with `Unmount(EBUSY)` if the mount is in use. If a block device is
+/// mounted, the kernel waits until its server has written all data.
 pub fn unmount(directory: &Path) -> Result<(), MountError> {
     if rustix::process::geteuid().is_root() {
         match system::unmount(directory) {
@@ -135,13 +135,15 @@ pub fn unmount(directory: &Path) -> Result<(), MountError> {
     helper::unmount(directory, Force::None)
 }
 
-/// Returns whether the mount on `directory` is in use. Returns false if this cannot be determined without unmounting.
+/// Returns whether the mount on `directory` is in use. Returns false if this cannot be determined
+/// without unmounting.
 pub fn is_in_use(directory: &Path) -> bool {
     rustix::process::geteuid().is_root() && system::is_in_use(directory)
 }
 
-/// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not mounted there. If a block
-/// device is mounted, the kernel may wait until its server has written all data.
+/// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not
+/// mounted there. If a block device is mounted, the kernel may wait until its server has written
+/// all data.
 pub fn detach(directory: &Path, id: &MountId) -> Result<(), MountError> {
     if rustix::process::geteuid().is_root() {
         match system::detach(directory, id) {
@@ -192,8 +194,8 @@ pub fn mounts_of(image: &Path) -> Vec<MountEntry> {
     entries
 }
 
-/// Returns `path` without symbolic links. The last component is kept as it is if it cannot be accessed, such as the
-/// root of a mount whose server has ended.
+/// Returns `path` without symbolic links. The last component is kept as it is if it cannot be
+/// accessed, such as the root of a mount whose server has ended.
 pub fn resolve_mount_point(path: &Path) -> io::Result<PathBuf> {
     match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(path), _, _) => Ok(path),

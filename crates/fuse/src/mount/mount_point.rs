@@ -1,5 +1,6 @@
-//! Mount points, accessed by paths without symbolic links. After a path was resolved, the owner of a directory on it may
-//! replace that directory by a symbolic link. Root must not follow the link to mount or unmount.
+//! Mount points, accessed by paths without symbolic links. After a path was resolved, the owner of
+//! a directory on it may replace that directory by a symbolic link. Root must not follow the link
+//! to mount or unmount.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,8 +9,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// Opens the directory `path`, the root of a mount or a mount point, with `access`: `PATH` or `RDONLY`. Fails with
-/// ELOOP if the path leads through a symbolic link (from Linux 5.6 on), and with ENOTDIR if it ends in one.
+/// Opens the directory `path`, the root of a mount or a mount point, with `access`: `PATH` or
+/// `RDONLY`. Fails with ELOOP if the path leads through a symbolic link (from Linux 5.6 on), and
+/// with ENOTDIR if it ends in one.
 pub fn open(path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
     let flags = access | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
@@ -30,7 +32,8 @@ pub fn path_of(opened: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
 }
 
-/// A mount point, as a name in an open directory. The mount itself is not opened, and thus not in use.
+/// A mount point, as a name in an open directory. The mount itself is not opened, and thus not in
+/// use.
 #[derive(Debug)]
 pub struct MountPoint {
     parent: OwnedFd,

@@ -31,7 +31,8 @@ pub fn split_option(option: &str) -> (&str, Option<&str>) {
 }
 
 impl MountOptions {
-    /// Sets the options of a comma-separated list, the argument of `-o`. Later options override earlier ones.
+    /// Sets the options of a comma-separated list, the argument of `-o`. Later options override
+    /// earlier ones.
     pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
         for option in list.split(',').filter(|option| !option.is_empty()) {
             let (name, value) = split_option(option);

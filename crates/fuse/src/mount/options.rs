@@ -1,5 +1,6 @@
-//! Mount options of the transport, their defaults and their conflicts. Not here: the list for `-o` (`option_list`), the
-//! options' forms for the kernel (`system`) and for fusermount3 (`helper`), and options of the volume.
+//! Mount options of the transport, their defaults and their conflicts. Not here: the list for `-o`
+//! (`option_list`), the options' forms for the kernel (`system`) and for fusermount3 (`helper`),
+//! and options of the volume.
 
 use rustix::mount::MountAttrFlags;
 use vfs::{AccessOptions, AccessTimes};
@@ -26,7 +27,8 @@ pub struct MountOptions {
     pub writable: bool,
     /// Whether users other than the mounting user have access, as far as modes and ACLs allow.
     pub allow_other: bool,
-    /// Whether setuid and setgid bits have an effect. Off by default, since the image is not trusted.
+    /// Whether setuid and setgid bits have an effect. Off by default, since the image is not
+    /// trusted.
     pub suid: bool,
     /// Whether device files can be opened. Off by default, since the image is not trusted.
     pub dev: bool,
@@ -38,9 +40,11 @@ pub struct MountOptions {
     pub io_uring: Preference,
     /// Whether the kernel collects writes in its cache and sends them later.
     pub writeback: bool,
-    /// Whether neither the kernel nor the volume caches file data. The caller passes this on to the volume.
+    /// Whether neither the kernel nor the volume caches file data. The caller passes this on to the
+    /// volume.
     pub uncached: bool,
-    /// Whether the mounting user is the image's root. Files of the image's root are then shown as files of that user.
+    /// Whether the mounting user is the image's root. Files of the image's root are then shown as
+    /// files of that user.
     pub owner_mapped: bool,
     /// The ranges of user ids that are shown as other ids.
     pub users: Vec<IdRange>,
@@ -48,16 +52,17 @@ pub struct MountOptions {
     pub groups: Vec<IdRange>,
     /// Whether root can make idmapped mounts of this mount.
     pub idmapped: bool,
-    /// Whether the host's processors are kept awake while requests follow each other closely and no other program needs
-    /// the processors.
+    /// Whether the host's processors are kept awake while requests follow each other closely and no
+    /// other program needs the processors.
     pub low_latency: Preference,
-    /// The updates of access times. The caller passes this on to the volume, and the mount table shows it.
+    /// The updates of access times. The caller passes this on to the volume, and the mount table
+    /// shows it.
     pub access: AccessOptions,
-    /// Whether a loop device is attached to an image file that is mounted for writing, so that the kernel passes
-    /// sync(2) on.
+    /// Whether a loop device is attached to an image file that is mounted for writing, so that the
+    /// kernel passes sync(2) on.
     pub loop_device: bool,
-    /// Whether changes to files are durable before the call returns. The caller passes this on to the volume, and the
-    /// kernel sends the data of a write before the write returns.
+    /// Whether changes to files are durable before the call returns. The caller passes this on to
+    /// the volume, and the kernel sends the data of a write before the write returns.
     pub sync: bool,
 }
 

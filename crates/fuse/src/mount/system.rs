@@ -1,5 +1,5 @@
-//! Mounts by system calls, for root only. A mount is first created, then attached to the directory tree. Not here:
-//! claims of devices (`claim`).
+//! Mounts by system calls, for root only. A mount is first created, then attached to the directory
+//! tree. Not here: claims of devices (`claim`).
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,8 +27,9 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Creates a mount that shows `source`. With a `block_size`, in bytes, `source` is a block device, and
-    /// the kernel claims it as long as the mount exists. Fails with EBUSY if the device is already claimed.
+    /// Creates a mount that shows `source`. With a `block_size`, in bytes, `source` is a block
+    /// device, and the kernel claims it as long as the mount exists. Fails with EBUSY if the device
+    /// is already claimed.
     pub fn new(
         source: &OsStr,
         options: &MountOptions,
@@ -39,8 +40,8 @@ impl Detached {
             rustix::fs::open("/dev/fuse", flags, Mode::empty()).map_err(MountError::Device)?;
         create(source, options, block_size, connection.as_raw_fd())
             .and_then(|mount| {
-                // Before Linux 6.6, a second mount of the same device shares the first, and this connection
-                // is left without a file system.
+                // Before Linux 6.6, a second mount of the same device shares the first, and this
+                // connection is left without a file system.
                 if is_unconnected(&connection)? { Err(Errno::BUSY) } else { Ok(mount) }
             })
             .map(|mount| Self { connection, mount })
@@ -142,7 +143,8 @@ pub fn is_in_use(directory: &Path) -> bool {
     unmount_with(directory, UnmountFlags::EXPIRE) == Err(Errno::BUSY)
 }
 
-/// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not mounted there.
+/// Detaches the mount `id` from `directory`, even if it is in use. Does nothing if it is not
+/// mounted there.
 pub fn detach(directory: &Path, id: &MountId) -> Result<(), MountError> {
     let Ok(opened) = mount_point::open(directory, OFlags::PATH) else { return Ok(()) };
     if MountId::of(&opened).as_ref() != Some(id) {
@@ -153,9 +155,9 @@ pub fn detach(directory: &Path, id: &MountId) -> Result<(), MountError> {
     rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(MountError::Unmount)
 }
 
-/// Sets the limits for dirty pages of a mount to those of other file systems. By default, the kernel writes back and
-/// throttles writers at a hundredth of these limits. `device` is the mount's device number ("major:minor"). Needs root
-/// and Linux 6.2.
+/// Sets the limits for dirty pages of a mount to those of other file systems. By default, the
+/// kernel writes back and throttles writers at a hundredth of these limits. `device` is the mount's
+/// device number ("major:minor"). Needs root and Linux 6.2.
 pub fn lift_limit_on_writeback(device: &str, is_block_device: bool) {
     let suffix = if is_block_device { "-fuseblk" } else { "" };
     let limit = format!("/sys/class/bdi/{device}{suffix}/strict_limit");

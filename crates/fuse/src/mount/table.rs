@@ -11,9 +11,11 @@ use crate::mount::SUBTYPE;
 pub struct MountEntry {
     /// The mount id. The kernel reuses it after the mount has ended.
     pub id: u32,
-    /// The device number of the mounted file system, "major:minor". It is unique among mounted file systems.
+    /// The device number of the mounted file system, "major:minor". It is unique among mounted file
+    /// systems.
     pub device: String,
-    /// The directory of the mounted file system that the mount shows: `/`, unless it is a bind mount of another one.
+    /// The directory of the mounted file system that the mount shows: `/`, unless it is a bind
+    /// mount of another one.
     pub root: OsString,
     /// The directory with the mount.
     pub mount_point: PathBuf,
@@ -30,8 +32,8 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// Returns whether the server has written everything when umount(2) returns: the kernel waits for it with mounts of block
-    /// devices, and a read-only mount has nothing to write.
+    /// Returns whether the server has written everything when umount(2) returns: the kernel waits
+    /// for it with mounts of block devices, and a read-only mount has nothing to write.
     pub fn is_written_by_unmounting(&self) -> bool {
         self.is_block_device() || has_option(&self.options, "ro")
     }
@@ -86,7 +88,8 @@ fn find_in(table: &[u8], path: &Path) -> Option<MountEntry> {
     table.split(|&byte| byte == b'\n').rev().filter_map(parse).find(|e| e.mount_point == path)
 }
 
-/// Parses a line: `id parent major:minor root mount-point options [optional...] - type source super-options`.
+/// Parses a line:
+/// `id parent major:minor root mount-point options [optional...] - type source super-options`.
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = text(fields.next()?).parse().ok()?;

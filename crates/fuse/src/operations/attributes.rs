@@ -123,8 +123,9 @@ impl Server {
         }
     }
 
-    /// Returns the number of allocated blocks to report. Programs do not read a file without blocks, since it is a
-    /// hole. So one block is reported while the kernel may hold data of the file.
+    /// Returns the number of allocated blocks to report. Programs do not read a file without
+    /// blocks, since it is a hole. So one block is reported while the kernel may hold data of the
+    /// file.
     fn blocks(&self, attributes: &Attributes) -> u64 {
         let is_hole = attributes.kind == FileType::Regular && attributes.blocks == 0;
         // If the kernel collects writes, the file may have data even if its size is zero here.

@@ -1,4 +1,5 @@
-//! BMAP: the blocks of a file on the device, for the ioctl FIBMAP. The kernel sends it for mounts of block devices only.
+//! BMAP: the blocks of a file on the device, for the ioctl FIBMAP. The kernel sends it for mounts
+//! of block devices only.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::requester::Requester;
 use crate::server::Server;
 
 impl Server {
-    /// BMAP. Refuses all callers but those that wait in FIBMAP: swapon(2) requests blocks, too, and the kernel would then
-    /// write to them without this server, even after it has ended.
+    /// BMAP. Refuses all callers but those that wait in FIBMAP: swapon(2) requests blocks, too, and
+    /// the kernel would then write to them without this server, even after it has ended.
     pub(crate) fn block_of_file(
         &self,
         header: &InHeader,

@@ -32,8 +32,8 @@ impl Server {
             node.set_size(operation.size, self.privileges(header, kill))?;
         }
         if operation.valid & !FATTR_CTIME == 0 {
-            // This remains of a chown that names neither an owner nor a group. It clears setuid and setgid all the
-            // same.
+            // This remains of a chown that names neither an owner nor a group. It clears setuid and
+            // setgid all the same.
             change.uid = Some(node.attributes().uid);
         }
         let from_cache = change.modified.filter(|_| self.is_from_cache(operation));
@@ -102,8 +102,8 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Returns the effect on setuid and setgid that the kernel requests. The kernel passes only the caller's primary
-    /// group.
+    /// Returns the effect on setuid and setgid that the kernel requests. The kernel passes only the
+    /// caller's primary group.
     pub(super) fn privileges(&self, header: &InHeader, kill: bool) -> Privileges {
         if kill {
             Privileges::DropFor(self.options.owners.credentials(header).gid)
@@ -112,8 +112,8 @@ impl Server {
         }
     }
 
-    /// Returns whether the kernel writes the times of data that it has collected, with fsync(2), at close(2), or in the
-    /// background. Programs do not set times through open files in this way.
+    /// Returns whether the kernel writes the times of data that it has collected, with fsync(2), at
+    /// close(2), or in the background. Programs do not set times through open files in this way.
     fn is_from_cache(&self, operation: &SetAttrIn) -> bool {
         let times = FATTR_MTIME | FATTR_CTIME | FATTR_FH;
         self.agreed_on(InitFlags::WRITEBACK_CACHE)

@@ -81,9 +81,9 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// CREATE: creates a regular file and opens it. The kernel sends it for names that it believes missing, and does not
-    /// check the permissions of the file. So an existing file is not opened: with ESTALE, the kernel looks the name up
-    /// again, and opens the file if the caller may do so.
+    /// CREATE: creates a regular file and opens it. The kernel sends it for names that it believes
+    /// missing, and does not check the permissions of the file. So an existing file is not opened:
+    /// with ESTALE, the kernel looks the name up again, and opens the file if the caller may do so.
     pub(crate) fn create(
         &self,
         header: &InHeader,
@@ -124,8 +124,8 @@ impl Server {
         self.answer_created(&directory.node, &node, flags, Privileges::Keep, reply)
     }
 
-    /// Returns the attributes of a new regular file. A kernel that collects writes sets times to the time of its last
-    /// tick. The time of creation must not be later than these.
+    /// Returns the attributes of a new regular file. A kernel that collects writes sets times to
+    /// the time of its last tick. The time of creation must not be later than these.
     fn file_creation(&self, operation: &CreateIn) -> Creation<'static> {
         let attributes = creation(FileType::Regular, operation.mode, operation.umask);
         let keeps_times = self.agreed_on(InitFlags::WRITEBACK_CACHE);
@@ -175,7 +175,8 @@ fn creation(kind: FileType, mode: u32, umask: u32) -> Creation<'static> {
     Creation { umask: bits(umask), ..Creation::of(kind, bits(mode)) }
 }
 
-/// Fails if the reply has no room for a `T`. Called before a change, which could not be reported otherwise.
+/// Fails if the reply has no room for a `T`. Called before a change, which could not be reported
+/// otherwise.
 fn need_room<T>(reply: &Reply<'_>) -> Result<(), Failure> {
     if reply.room() < size_of::<T>() { Err(Errno::RANGE.into()) } else { Ok(()) }
 }

@@ -23,14 +23,15 @@ const ACCESS_MODE: OFlags = OFlags::ACCMODE;
 /// The setuid and setgid bits.
 const SET_IDS: u16 = 0o6000;
 
-/// The maximum number of bytes to copy for one request. The kernel sends another request for the rest.
+/// The maximum number of bytes to copy for one request. The kernel sends another request for the
+/// rest.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
 /// The time for which a handler waits until the kernel has written or dropped its data.
 pub(super) const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the part of a write that must be durable when the write returns, by the O_* flags of the open file and of
-/// the call.
+/// Returns the part of a write that must be durable when the write returns, by the O_* flags of the
+/// open file and of the call.
 pub(super) fn requested_sync(flags: OFlags) -> WriteSync {
     // rustix gives both constants the value of O_SYNC, which contains the bit of O_DSYNC.
     const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
@@ -109,9 +110,9 @@ impl Server {
         Ok(OpenOut { handle: self.files.add(opened), flags: open_flags, backing: 0 })
     }
 
-    /// Returns whether the kernel may hold data that programs write through a file opened with `flags`: collected
-    /// writes, or stores to shared mappings. A shared mapping needs a file that is open for reading, too. The kernel
-    /// writes all of this data before it releases the file.
+    /// Returns whether the kernel may hold data that programs write through a file opened with
+    /// `flags`: collected writes, or stores to shared mappings. A shared mapping needs a file that
+    /// is open for reading, too. The kernel writes all of this data before it releases the file.
     fn kernel_may_hold_data(&self, flags: OFlags) -> bool {
         match flags & ACCESS_MODE {
             OFlags::RDONLY => false,
@@ -120,14 +121,16 @@ impl Server {
         }
     }
 
-    /// Returns the kernel's flags (FOPEN_*) for a file that is opened with `flags`. Files that are open for writing
-    /// only bypass the kernel's cache. This saves a copy, and the kernel's search for privileges that a write removes,
-    /// which the server does. There are two exceptions. A kernel that collects writes would have to flush closed files,
-    /// and would not notice that direct writes change a file's times; it supports O_DIRECT itself. Kernels before Linux
-    /// 6.6 would not drop cached data that is overwritten.
+    /// Returns the kernel's flags (FOPEN_*) for a file that is opened with `flags`. Files that are
+    /// open for writing only bypass the kernel's cache. This saves a copy, and the kernel's search
+    /// for privileges that a write removes, which the server does. There are two exceptions. A
+    /// kernel that collects writes would have to flush closed files, and would not notice that
+    /// direct writes change a file's times; it supports O_DIRECT itself. Kernels before Linux 6.6
+    /// would not drop cached data that is overwritten.
     ///
-    /// Of a file that is open to append only, a kernel should not collect writes either, since it lets a program drop
-    /// O_APPEND and overwrite what is in its cache. Those before Linux 6.6 do, for the reason above.
+    /// Of a file that is open to append only, a kernel should not collect writes either, since it
+    /// lets a program drop O_APPEND and overwrite what is in its cache. Those before Linux 6.6 do,
+    /// for the reason above.
     fn open_flags(&self, flags: OFlags, only_appends: bool) -> u32 {
         if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
             let is_direct = only_appends && self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP);
@@ -156,8 +159,8 @@ impl Server {
     ) -> Outcome {
         let known = self.known(header.node)?;
         let file = known.file()?;
-        // A read for a mapping fills the kernel's cache, even if the file was opened with O_DIRECT. Only such a read
-        // names no lock owner.
+        // A read for a mapping fills the kernel's cache, even if the file was opened with O_DIRECT.
+        // Only such a read names no lock owner.
         let is_direct = OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT)
             && operation.read_flags & READ_LOCK_OWNER != 0;
         if !is_direct {
@@ -171,7 +174,8 @@ impl Server {
         Ok(Answer::Contents(Contents { file, offset, length, is_direct }))
     }
 
-    /// Makes the kernel write the data of a file that it holds. Fails with EAGAIN if it takes too long.
+    /// Makes the kernel write the data of a file that it holds. Fails with EAGAIN if it takes too
+    /// long.
     pub(super) fn receive_kernel_data(&self, id: u64, node: &Node) -> Result<(), Failure> {
         let may_hold = self.files.kernel_may_hold_data(node.number());
         if may_hold && !self.write_and_invalidate(id, FileOffset(0), KERNEL_TIMEOUT) {
@@ -181,8 +185,9 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the kernel request a file's mode again when the result is dropped, if the operation may clear setuid and
-    /// setgid. Otherwise the kernel would still run the file with these privileges.
+    /// Makes the kernel request a file's mode again when the result is dropped, if the operation
+    /// may clear setuid and setgid. Otherwise the kernel would still run the file with these
+    /// privileges.
     pub(super) fn invalidating_mode(
         &self,
         node: u64,

@@ -16,8 +16,9 @@ use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
 
 impl Server {
-    /// OPENDIR. The server keeps no state for open directories. So the answer is ENOSYS, if the kernel supports that:
-    /// it then sends no more OPENDIR and RELEASEDIR, and opens directories as with the flags below.
+    /// OPENDIR. The server keeps no state for open directories. So the answer is ENOSYS, if the
+    /// kernel supports that: it then sends no more OPENDIR and RELEASEDIR, and opens directories as
+    /// with the flags below.
     pub(crate) fn open_dir(
         &self,
         header: &InHeader,
@@ -29,8 +30,8 @@ impl Server {
         if directory.node.kind() != FileType::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        // After ENOSYS, the server does not see when cached listings are read. This is no loss if access times need to
-        // be right only to a day.
+        // After ENOSYS, the server does not see when cached listings are read. This is no loss if
+        // access times need to be right only to a day.
         if self.agreed_on(InitFlags::NO_OPENDIR_SUPPORT) && !self.volume().notes_every_listing() {
             return Err(Errno::NOSYS.into());
         }
@@ -113,8 +114,8 @@ impl Server {
         entry: &DirEntry<'_>,
         is_lasting: bool,
     ) -> Result<(), Errno> {
-        // No lookup of "." and "..", which the kernel ignores. An entry whose inode cannot be loaded is listed without
-        // it; a later LOOKUP reports the error.
+        // No lookup of "." and "..", which the kernel ignores. An entry whose inode cannot be
+        // loaded is listed without it; a later LOOKUP reports the error.
         let node = match entry.name {
             b"." | b".." => None,
             // The name may have been removed, or may lead to another inode, since it was listed.

@@ -18,8 +18,8 @@ pub const MAX_BACKGROUND: u16 = 256;
 /// The number of background requests from which on the kernel delays new ones.
 const CONGESTION_THRESHOLD: u16 = 48;
 
-/// The features that the server accepts: those with which measurements were best. ATOMIC_O_TRUNC is missing: with it,
-/// the kernel truncates files before it checks whether they are being executed.
+/// The features that the server accepts: those with which measurements were best. ATOMIC_O_TRUNC is
+/// missing: with it, the kernel truncates files before it checks whether they are being executed.
 const WANTED: InitFlags = InitFlags(
     InitFlags::ASYNC_READ.0
         | InitFlags::BIG_WRITES.0
@@ -39,8 +39,8 @@ const WANTED: InitFlags = InitFlags(
         | InitFlags::EXPORT_SUPPORT.0,
 );
 
-/// The features for writable volumes. No other program changes the files, so the kernel's cached data stays valid when
-/// their times change.
+/// The features for writable volumes. No other program changes the files, so the kernel's cached
+/// data stays valid when their times change.
 const WANTED_TO_WRITE: InitFlags = InitFlags(
     WANTED.0 & !InitFlags::AUTO_INVAL_DATA.0
         | InitFlags::EXPLICIT_INVAL_DATA.0
@@ -84,7 +84,8 @@ impl Server {
             Ok((mut out, negotiated)) => {
                 out.time_granularity = self.volume().time_granularity();
                 out.max_background = self.options.max_background;
-                // A kernel with a newer major version sends a second INIT with ours, and nothing is agreed on before.
+                // A kernel with a newer major version sends a second INIT with ours, and nothing is
+                // agreed on before.
                 if let Some(negotiated) = negotiated {
                     let _ = self.negotiated.set(Ok(negotiated));
                 }
@@ -114,7 +115,8 @@ impl Server {
             wanted = wanted | InitFlags::ALLOW_IDMAP;
         }
         if self.options.owners.caller_is_root {
-            // With POSIX_ACL, the kernel checks access even on a mount without `default_permissions`.
+            // With POSIX_ACL, the kernel checks access even on a mount without
+            // `default_permissions`.
             wanted = wanted.without(InitFlags::POSIX_ACL);
         }
         wanted

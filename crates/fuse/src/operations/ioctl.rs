@@ -1,5 +1,6 @@
-//! IOCTL: inode flags, generation and project for lsattr, chattr and xfs_io, and requests of `bifolio` itself. Not
-//! here: standard requests for the whole volume (`volume_ioctl`), and those of f2fs (`f2fs_ioctl`).
+//! IOCTL: inode flags, generation and project for lsattr, chattr and xfs_io, and requests of
+//! `bifolio` itself. Not here: standard requests for the whole volume (`volume_ioctl`), and those
+//! of f2fs (`f2fs_ioctl`).
 
 use std::sync::Arc;
 
@@ -15,31 +16,32 @@ use crate::server::Server;
 const GETFLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
 /// FS_IOC_GETVERSION, and its number in 32-bit programs.
 const GETVERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
-/// FS_IOC_SETFLAGS. Its number in 32-bit programs is refused: since Linux 5.13, the kernel translates it for them, but
-/// does not check permissions if a 64-bit program sends it.
+/// FS_IOC_SETFLAGS. Its number in 32-bit programs is refused: since Linux 5.13, the kernel
+/// translates it for them, but does not check permissions if a 64-bit program sends it.
 const SETFLAGS: u32 = 0x4008_6602;
 /// FS_IOC_FSGETXATTR.
 const FSGETXATTR: u32 = 0x801c_581f;
 /// FS_IOC_FSSETXATTR.
 const FSSETXATTR: u32 = 0x401c_5820;
 
-/// `_IO(0xBF, 1)`, this server's own: makes the whole volume durable. The kernel passes syncfs(2) on only to servers of
-/// block devices.
+/// `_IO(0xBF, 1)`, this server's own: makes the whole volume durable. The kernel passes syncfs(2)
+/// on only to servers of block devices.
 pub const SYNC_VOLUME: u32 = 0xBF01;
 
-/// `_IOR(0xBF, 2, u32)`, this server's own: whether the volume is open for writing. After a remount, the mount table
-/// does not show this.
+/// `_IOR(0xBF, 2, u32)`, this server's own: whether the volume is open for writing. After a
+/// remount, the mount table does not show this.
 pub const IS_WRITABLE: u32 = 0x8004_BF02;
 
-/// `_IO(0xBF, 3)`, this server's own, for root: makes the whole volume durable, and marks it as clean, since it has become
-/// read-only.
+/// `_IO(0xBF, 3)`, this server's own, for root: makes the whole volume durable, and marks it as
+/// clean, since it has become read-only.
 pub const MARK_CLEAN: u32 = 0xBF03;
 
-/// `_IO(0xBF, 4)`, this server's own, for root: marks the volume as in use, since it has become writable again.
+/// `_IO(0xBF, 4)`, this server's own, for root: marks the volume as in use, since it has become
+/// writable again.
 pub const MARK_IN_USE: u32 = 0xBF04;
 
-/// `_IOR(0xBF, 5, [u8; 4096])`, this server's own, for root: has a volume that is open for reading opened for writing. The answer is
-/// why this failed, with zeroes after it, or nothing.
+/// `_IOR(0xBF, 5, [u8; 4096])`, this server's own, for root: has a volume that is open for reading
+/// opened for writing. The answer is why this failed, with zeroes after it, or nothing.
 pub const BECOME_WRITABLE: u32 = 0x9000_BF05;
 
 /// The maximum size of the answer to [`BECOME_WRITABLE`], in bytes.
@@ -174,7 +176,8 @@ struct Wanted {
     project: Option<u32>,
 }
 
-/// Returns the changes of an inode with `attributes`. Returns `None` for commands that do not set flags.
+/// Returns the changes of an inode with `attributes`. Returns `None` for commands that do not set
+/// flags.
 fn wanted_by(
     command: u32,
     argument: &[u8],

@@ -1,5 +1,6 @@
-//! The handlers of the operations. Each translates one request to calls of `vfs` and fills the reply. All have the same
-//! arguments: the header, the operation's fixed part (`()` if there is none), the rest of the request, and the reply.
+//! The handlers of the operations. Each translates one request to calls of `vfs` and fills the
+//! reply. All have the same arguments: the header, the operation's fixed part (`()` if there is
+//! none), the rest of the request, and the reply.
 
 mod access;
 mod attributes;

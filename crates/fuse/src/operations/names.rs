@@ -18,8 +18,8 @@ const TARGET_BYTES_MAX: usize = 4095;
 /// FS_CASEFOLD_FL.
 const CASEFOLDED: u32 = 0x4000_0000;
 
-/// Returns whether a file of the directory has many names, which differ in their case. The kernel takes each of them for another
-/// entry, and does not know that a change of one changes all.
+/// Returns whether a file of the directory has many names, which differ in their case. The kernel
+/// takes each of them for another entry, and does not know that a change of one changes all.
 pub(super) fn ignores_case(directory: &vfs::Node) -> bool {
     directory.attributes().flags & CASEFOLDED != 0
 }
@@ -27,8 +27,8 @@ pub(super) fn ignores_case(directory: &vfs::Node) -> bool {
 impl Server {
     /// LOOKUP. The kernel may cache the answer for a missing name, too.
     ///
-    /// For file handles (NFS), the kernel looks up names in nodes that it has forgotten: "." in nodes of all types, and
-    /// ".." in directories.
+    /// For file handles (NFS), the kernel looks up names in nodes that it has forgotten: "." in
+    /// nodes of all types, and ".." in directories.
     pub(crate) fn lookup(
         &self,
         header: &InHeader,
@@ -55,7 +55,8 @@ impl Server {
         let node = match found {
             Ok(node) => node,
             Err(Error::NotFound) => {
-                // An empty directory may get another rule for names, while the kernel remembers which ones were missing.
+                // An empty directory may get another rule for names, while the kernel remembers
+                // which ones were missing.
                 is_lasting &= !self.has_casefolding;
                 reply.push(&self.entry(0, 0, Attr::default(), is_lasting))?;
                 return Ok(Answer::Payload);
@@ -69,8 +70,9 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Returns the node of an id that the kernel has forgotten, even if FORGET was not received yet. Fails with
-    /// `NotFound` if the file is deleted: while a deleted file is open, the kernel finds its node itself.
+    /// Returns the node of an id that the kernel has forgotten, even if FORGET was not received
+    /// yet. Fails with `NotFound` if the file is deleted: while a deleted file is open, the kernel
+    /// finds its node itself.
     fn forgotten_node(&self, id: u64) -> Result<Arc<vfs::Node>> {
         match self.nodes.get(id) {
             Some(known) if known.node.attributes().links == 0 => Err(Error::NotFound),
@@ -84,14 +86,16 @@ impl Server {
         self.counted_entry(node, !ignores_case(directory))
     }
 
-    /// [`entry_out`](Self::entry_out) for a directory of which it is known whether its entries last.
+    /// [`entry_out`](Self::entry_out) for a directory of which it is known whether its entries
+    /// last.
     pub(super) fn counted_entry(&self, node: &Arc<vfs::Node>, is_lasting: bool) -> EntryOut {
         let attributes = node.attributes();
         let id = self.nodes.count_lookup(node);
         self.entry(id, attributes.generation, self.attr(&attributes), is_lasting)
     }
 
-    /// Returns an entry in the protocol's form. Unless it `is_lasting`, the kernel looks the name up each time.
+    /// Returns an entry in the protocol's form. Unless it `is_lasting`, the kernel looks the name
+    /// up each time.
     fn entry(&self, node: u64, generation: u32, attr: Attr, is_lasting: bool) -> EntryOut {
         let valid = self.options.valid;
         let entry_valid = if is_lasting { valid } else { Duration::ZERO };

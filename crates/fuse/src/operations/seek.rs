@@ -33,8 +33,8 @@ impl Sought {
 impl Server {
     /// LSEEK for SEEK_DATA and SEEK_HOLE. Other kinds of seeking do not reach the server.
     ///
-    /// Fails with ENOSYS if the kernel does not write its data in time. The kernel then reports all files of the mount
-    /// as data without holes until it is unmounted.
+    /// Fails with ENOSYS if the kernel does not write its data in time. The kernel then reports all
+    /// files of the mount as data without holes until it is unmounted.
     pub(crate) fn lseek(
         &self,
         header: &InHeader,
@@ -61,8 +61,8 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Makes the kernel write the data that it holds in holes of `file`, as far as a search from byte `from` depends on
-    /// it. Returns whether the kernel has done so in time.
+    /// Makes the kernel write the data that it holds in holes of `file`, as far as a search from
+    /// byte `from` depends on it. Returns whether the kernel has done so in time.
     fn flush_holes(
         &self,
         node: u64,

@@ -7,8 +7,8 @@ use crate::reply::{Answer, Outcome, Reply};
 use crate::requester::Requester;
 use crate::server::Server;
 
-/// The number of attempts to find no file open for writing, and the time between them: the kernel may delay the RELEASE of a file
-/// that is closed.
+/// The number of attempts to find no file open for writing, and the time between them: the kernel
+/// may delay the RELEASE of a file that is closed.
 const WRITERS_ATTEMPTS: u32 = 10;
 const WRITERS_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -45,7 +45,8 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// SYNCFS, for sync(2), syncfs(2) and remounts. Marks the volume as clean if it becomes read-only.
+    /// SYNCFS, for sync(2), syncfs(2) and remounts. Marks the volume as clean if it becomes
+    /// read-only.
     pub(crate) fn sync_volume(
         &self,
         header: &InHeader,
@@ -56,7 +57,8 @@ impl Server {
         base::waiting::about_to_wait();
         let becomes_read_only = match self.requesters.of(header.pid) {
             Requester::Remount => true,
-            // The call does not show the options. The kernel makes no file system read-only that has a file open for writing.
+            // The call does not show the options. The kernel makes no file system read-only that
+            // has a file open for writing.
             Requester::Reconfiguration => self.has_no_writers(),
             Requester::Fibmap | Requester::Unknown => false,
         };

@@ -1,7 +1,7 @@
 //! IOCTL for the whole volume: FITRIM, FS_IOC_GETFSLABEL and FS_IOC_SETFSLABEL.
 //!
-//! The kernel answers FS_IOC_GETFSUUID and FS_IOC_GETFSSYSFSPATH itself, and does not pass on the mode of
-//! FS_IOC_SHUTDOWN.
+//! The kernel answers FS_IOC_GETFSUUID and FS_IOC_GETFSSYSFSPATH itself, and does not pass on the
+//! mode of FS_IOC_SHUTDOWN.
 
 use base::Error;
 use rustix::io::Errno;

@@ -20,8 +20,8 @@ use crate::protocol::{
 use crate::reply::{Answer, Failure, Outcome, Reply};
 use crate::server::Server;
 
-/// Returns the part of a write to `opened` that the server makes durable. The kernel syncs writes through its cache,
-/// but not direct writes.
+/// Returns the part of a write to `opened` that the server makes durable. The kernel syncs writes
+/// through its cache, but not direct writes.
 fn sync_by_server(opened: &OpenFile, flags: u32) -> WriteSync {
     let flags = OFlags::from_bits_retain(flags);
     if opened.is_direct || flags.contains(OFlags::DIRECT) {
@@ -43,7 +43,8 @@ fn answer_written(written: usize, reply: &mut Reply<'_>) -> Outcome {
 }
 
 impl Server {
-    /// WRITE: the data follows. The kernel sends the position for files that are open to append, too.
+    /// WRITE: the data follows. The kernel sends the position for files that are open to append,
+    /// too.
     pub(crate) fn write(
         &self,
         header: &InHeader,
@@ -54,8 +55,8 @@ impl Server {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         let known = self.nodes.get(header.node);
-        // Data from the kernel's cache needs no invalidation, since the cache has the same data. An invalidation would
-        // also wait for this request.
+        // Data from the kernel's cache needs no invalidation, since the cache has the same data. An
+        // invalidation would also wait for this request.
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
         let bypasses_cache =
             !from_cache && (opened.is_direct || operation.write_flags & WRITE_LOCK_OWNER != 0);
@@ -73,7 +74,8 @@ impl Server {
         }
     }
 
-    /// Makes a write that bypasses the kernel's cache. Waits for the kernel later if it has cached what is written.
+    /// Makes a write that bypasses the kernel's cache. Waits for the kernel later if it has cached
+    /// what is written.
     fn write_beside_cache(
         &self,
         header: &InHeader,
@@ -134,8 +136,8 @@ impl Server {
         }))
     }
 
-    /// Makes a write that bypasses the kernel's cache, which may have cached what is written. Returns the number of bytes
-    /// written.
+    /// Makes a write that bypasses the kernel's cache, which may have cached what is written.
+    /// Returns the number of bytes written.
     fn invalidate_and_write(
         &self,
         header: &InHeader,
@@ -167,8 +169,8 @@ impl Server {
         let privileges = self.privileges(header, operation.write_flags & WRITE_KILL_SUIDGID != 0);
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
         if from_cache && !self.admits_cached_data(opened.file.node()) {
-            // Until the kernel has dropped the data, it shows it to readers. The thread that has it dropped waits for the
-            // answer to this request.
+            // Until the kernel has dropped the data, it shows it to readers. The thread that has it
+            // dropped waits for the answer to this request.
             self.write_and_invalidate(header.node, FileOffset(0), Duration::ZERO);
             return Err(Errno::PERM.into());
         }
@@ -177,8 +179,8 @@ impl Server {
             OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT) && !from_cache;
         // A kernel that collects writes sends the times of these writes itself.
         let keeps_times = self.agreed_on(InitFlags::WRITEBACK_CACHE);
-        // The kernel has accepted data in its cache and cannot return it to the program, which may have ended. So such
-        // writes may use the blocks reserved for root.
+        // The kernel has accepted data in its cache and cannot return it to the program, which may
+        // have ended. So such writes may use the blocks reserved for root.
         let _privilege_guard = from_cache.then(|| self.volume().act_for(&Credentials::ROOT));
         let write = |done: usize| {
             let at = FileOffset(operation.offset + done as u64);
@@ -194,8 +196,8 @@ impl Server {
         };
         let _invalidating = self.invalidating_mode(header.node, opened, privileges);
         let mut written = write(0)?;
-        // For data from its cache, the kernel ignores short writes: without an error, it takes all of the data as
-        // written. So this writes the rest, or returns the error.
+        // For data from its cache, the kernel ignores short writes: without an error, it takes all
+        // of the data as written. So this writes the rest, or returns the error.
         while from_cache && written < data.len() {
             match write(written)? {
                 0 => return Err(Errno::IO.into()),
@@ -205,21 +207,23 @@ impl Server {
         Ok(written)
     }
 
-    /// Returns whether a file may be changed by data from the kernel's cache. The kernel has accepted the data without a
-    /// look at the file's flags, while Linux refuses stores to a mapping of an immutable file, and writable mappings of a
-    /// file that is open to append only. Files that were opened before they became append-only may be overwritten, as in
-    /// Linux.
+    /// Returns whether a file may be changed by data from the kernel's cache. The kernel has
+    /// accepted the data without a look at the file's flags, while Linux refuses stores to a
+    /// mapping of an immutable file, and writable mappings of a file that is open to append only.
+    /// Files that were opened before they became append-only may be overwritten, as in Linux.
     fn admits_cached_data(&self, node: &Node) -> bool {
         !node.is_immutable() && (!node.is_append_only() || self.files.may_overwrite(node.number()))
     }
 
-    /// Makes the kernel write and invalidate cached data of a file without a wait for it. Returns false.
+    /// Makes the kernel write and invalidate cached data of a file without a wait for it. Returns
+    /// false.
     fn invalidate_soon(&self, node: u64, range: Range<u64>) -> bool {
         let range = FileOffset(range.start)..FileOffset(range.end);
         self.write_and_invalidate_range(node, range, Some(Duration::ZERO))
     }
 
-    /// Makes the kernel write and invalidate cached data of a file. Returns whether it has done so in time.
+    /// Makes the kernel write and invalidate cached data of a file. Returns whether it has done so
+    /// in time.
     fn invalidate_contents(&self, node: u64, range: Range<u64>, timeout: Option<Duration>) -> bool {
         let range = FileOffset(range.start)..FileOffset(range.end);
         let is_done = self.write_and_invalidate_range(node, range, timeout);

@@ -44,8 +44,8 @@ impl Server {
     ) -> Outcome {
         let mut list = Vec::new();
         for name in self.known(header.node)?.node.list_xattrs()? {
-            // A caller without an id may be root. A superfluous name does less harm than an attribute that is lost in a
-            // copy.
+            // A caller without an id may be root. A superfluous name does less harm than an
+            // attribute that is lost in a copy.
             if matches!(header.uid, 0 | NO_ID) || !name.starts_with(TRUSTED) {
                 list.extend_from_slice(&name);
                 list.push(0);
@@ -65,8 +65,8 @@ impl Server {
     }
 }
 
-/// Answers with the value, or with its size if the caller's room, `size`, is zero. Fails with ERANGE if the value does
-/// not fit.
+/// Answers with the value, or with its size if the caller's room, `size`, is zero. Fails with
+/// ERANGE if the value does not fit.
 fn answer(value: &[u8], size: u32, reply: &mut Reply<'_>) -> Outcome {
     if size == 0 {
         let size = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;

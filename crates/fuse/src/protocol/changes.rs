@@ -138,8 +138,8 @@ pub struct LinkIn {
     pub node: u64,
 }
 
-/// SETXATTR (`fuse_setxattr_in`); the name and the value follow, after [`SetXattrInExtension`] if SETXATTR_EXT is in
-/// force.
+/// SETXATTR (`fuse_setxattr_in`); the name and the value follow, after [`SetXattrInExtension`] if
+/// SETXATTR_EXT is in force.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SetXattrIn {
@@ -212,8 +212,8 @@ pub struct WriteIn {
 }
 const _: () = assert!(size_of::<WriteIn>() == 40);
 
-/// The data comes from the kernel's cache. No program waits for the write, and the handle may be any open file of the
-/// node.
+/// The data comes from the kernel's cache. No program waits for the write, and the handle may be
+/// any open file of the node.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `WriteIn::lock_owner` is valid. The kernel sets this in every WRITE that bypasses its cache.
 pub const WRITE_LOCK_OWNER: u32 = 1 << 1;
@@ -230,7 +230,8 @@ pub struct WriteOut {
     pub padding: u32,
 }
 
-/// COPY_FILE_RANGE and COPY_FILE_RANGE_64 (`fuse_copy_file_range_in`). The header has the node of the source.
+/// COPY_FILE_RANGE and COPY_FILE_RANGE_64 (`fuse_copy_file_range_in`). The header has the node of
+/// the source.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct CopyFileRangeIn {
@@ -251,7 +252,8 @@ pub struct CopyFileRangeIn {
 }
 const _: () = assert!(size_of::<CopyFileRangeIn>() == 56);
 
-/// The reply to COPY_FILE_RANGE_64 (`fuse_copy_file_range_out`). The reply to COPY_FILE_RANGE is [`WriteOut`].
+/// The reply to COPY_FILE_RANGE_64 (`fuse_copy_file_range_out`). The reply to COPY_FILE_RANGE is
+/// [`WriteOut`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct CopyFileRangeOut {

@@ -29,7 +29,8 @@ impl InitFlags {
     pub const READDIRPLUS_AUTO: Self = Self(1 << 14);
     /// The kernel splits direct I/O into requests that are in flight concurrently.
     pub const ASYNC_DIO: Self = Self(1 << 15);
-    /// Set by the kernel if it takes ENOSYS as the answer to OPEN to mean that no OPEN is needed any more.
+    /// Set by the kernel if it takes ENOSYS as the answer to OPEN to mean that no OPEN is needed
+    /// any more.
     pub const NO_OPEN_SUPPORT: Self = Self(1 << 17);
     /// Lookups and listings of one directory may be in flight concurrently.
     pub const PARALLEL_DIROPS: Self = Self(1 << 18);
@@ -41,7 +42,8 @@ impl InitFlags {
     pub const MAX_PAGES: Self = Self(1 << 22);
     /// The kernel caches link targets.
     pub const CACHE_SYMLINKS: Self = Self(1 << 23);
-    /// Set by the kernel if it takes ENOSYS as the answer to OPENDIR to mean that no OPENDIR is needed any more.
+    /// Set by the kernel if it takes ENOSYS as the answer to OPENDIR to mean that no OPENDIR is
+    /// needed any more.
     pub const NO_OPENDIR_SUPPORT: Self = Self(1 << 24);
     /// Cached pages stay until the server says otherwise.
     pub const EXPLICIT_INVAL_DATA: Self = Self(1 << 25);
@@ -53,8 +55,8 @@ impl InitFlags {
     pub const INIT_EXT: Self = Self(1 << 30);
     /// Files that are opened for direct I/O can have shared mappings.
     pub const DIRECT_IO_ALLOW_MMAP: Self = Self(1 << 36);
-    /// Idmapped mounts are allowed. Then only requests that create files name their caller. The kernel
-    /// accepts this flag only with `default_permissions`.
+    /// Idmapped mounts are allowed. Then only requests that create files name their caller. The
+    /// kernel accepts this flag only with `default_permissions`.
     pub const ALLOW_IDMAP: Self = Self(1 << 40);
     /// Requests can come through io_uring.
     pub const OVER_IO_URING: Self = Self(1 << 41);

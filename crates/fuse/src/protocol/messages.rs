@@ -1,4 +1,5 @@
-//! The fixed parts of messages that do not change the volume, and of FALLOCATE and IOCTL. Not here: INIT (`init`).
+//! The fixed parts of messages that do not change the volume, and of FALLOCATE and IOCTL. Not here:
+//! INIT (`init`).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -14,8 +15,8 @@ pub struct GetAttrIn {
     pub handle: u64,
 }
 
-/// The code of a notification with an [`InvalidateInode`] (FUSE_NOTIFY_INVAL_INODE). A notification has its code in
-/// place of an error, and the request id zero.
+/// The code of a notification with an [`InvalidateInode`] (FUSE_NOTIFY_INVAL_INODE). A notification
+/// has its code in place of an error, and the request id zero.
 pub const NOTIFY_INVALIDATE_INODE: i32 = 2;
 
 /// A notification that invalidates an inode in the kernel's cache (`fuse_notify_inval_inode_out`).

@@ -1,5 +1,5 @@
-//! The FUSE protocol (ABI 7.31 to 7.45), as documented in Linux's include/uapi/linux/fuse.h. Numbers are native-endian,
-//! and records are padded to 8 bytes. Not here: the operations.
+//! The FUSE protocol (ABI 7.31 to 7.45), as documented in Linux's include/uapi/linux/fuse.h.
+//! Numbers are native-endian, and records are padded to 8 bytes. Not here: the operations.
 
 mod attributes;
 mod changes;

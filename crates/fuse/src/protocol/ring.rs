@@ -1,5 +1,5 @@
-//! The records of the transport over io_uring (from 7.42 on): the headers of an entry, and the commands on entries. An
-//! entry's payload is in separate memory.
+//! The records of the transport over io_uring (from 7.42 on): the headers of an entry, and the
+//! commands on entries. An entry's payload is in separate memory.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

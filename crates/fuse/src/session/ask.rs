@@ -1,6 +1,6 @@
-//! A question about an image that is answered before there is a server: by a confined child process, which ends then. So
-//! what a server gets can depend on the contents of the image, and nothing but the answer comes from a process that has
-//! parsed them.
+//! A question about an image that is answered before there is a server: by a confined child
+//! process, which ends then. So what a server gets can depend on the contents of the image, and
+//! nothing but the answer comes from a process that has parsed them.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ const MEMORY_MAX: u64 = 1 << 30;
 /// The answer of a child: whether there are numbers, and the numbers.
 type Answer = [u64; 3];
 
-/// Returns two numbers that `find` returns in a child process, confined by `confinement`, or `None` if it has found that there are
-/// none. If `find` fails, it reports the error, and returns the status with which the child ends. The child closes the
-/// `inherited` files.
+/// Returns two numbers that `find` returns in a child process, confined by `confinement`, or `None`
+/// if it has found that there are none. If `find` fails, it reports the error, and returns the
+/// status with which the child ends. The child closes the `inherited` files.
 ///
 /// This function **forks**: no other thread may be running.
 ///

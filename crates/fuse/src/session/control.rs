@@ -24,7 +24,8 @@ pub enum Message {
     Watching,
     /// Server to guard: the volume is open.
     Opened {
-        /// Whether it is open for writing. If the host has no space, it is not, although the options are for writing.
+        /// Whether it is open for writing. If the host has no space, it is not, although the
+        /// options are for writing.
         writable: bool,
     },
     /// Guard to server: the volume is mounted.
@@ -38,10 +39,12 @@ pub enum Message {
     Serving,
     /// Server to guard: the server was requested to end.
     EndRequested,
-    /// Server to guard: the volume could not be closed without an error, which is this text. Sent once.
+    /// Server to guard: the volume could not be closed without an error, which is this text. Sent
+    /// once.
     Failed(String),
-    /// Guard to server: there is no mount, or it is detached. The first time, the server ends after it has answered the
-    /// requests that the kernel has sent, even if programs still use the mount. The second time, it ends at once.
+    /// Guard to server: there is no mount, or it is detached. The first time, the server ends after
+    /// it has answered the requests that the kernel has sent, even if programs still use the mount.
+    /// The second time, it ends at once.
     Quit,
 }
 
@@ -124,8 +127,8 @@ impl Control {
     }
 }
 
-/// Waits for the next event: a message through `control`, a signal, or until `other` is ready for reading. Returns
-/// `Timeout` if there is none within `timeout`.
+/// Waits for the next event: a message through `control`, a signal, or until `other` is ready for
+/// reading. Returns `Timeout` if there is none within `timeout`.
 pub fn wait(
     control: Option<&Control>,
     signals: &Signals,

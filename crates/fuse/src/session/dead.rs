@@ -1,5 +1,5 @@
-//! Mounts whose servers have died. They stay until they are unmounted, so that no program writes to the directory below
-//! without noticing. Not here: the guard, which leaves them.
+//! Mounts whose servers have died. They stay until they are unmounted, so that no program writes to
+//! the directory below without noticing. Not here: the guard, which leaves them.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -19,8 +19,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum number of dead mounts on one directory.
 const DEAD_MAX: usize = 16;
 
-/// Unmounts the bifolio mounts on `directory` whose servers have died, also if programs still use them. Returns their block
-/// devices.
+/// Unmounts the bifolio mounts on `directory` whose servers have died, also if programs still use
+/// them. Returns their block devices.
 ///
 /// This function **forks**: no other thread may be running.
 ///
@@ -47,8 +47,9 @@ pub fn remove_dead(directory: &Path) -> Result<Vec<OsString>, MountError> {
     Ok(devices)
 }
 
-/// Returns whether a block device has mounts in this mount namespace whose server has died. It stays claimed until these mounts have
-/// ended, but nothing can access it through them any more. Only servers of this device are asked.
+/// Returns whether a block device has mounts in this mount namespace whose server has died. It
+/// stays claimed until these mounts have ended, but nothing can access it through them any more.
+/// Only servers of this device are asked.
 ///
 /// This function **forks**, unless other threads are running.
 pub fn is_dead_device(device: &Path) -> bool {
@@ -63,20 +64,22 @@ pub fn is_dead_device(device: &Path) -> bool {
     })
 }
 
-/// Returns whether a mount has no connection to a server. Returns false if a server does not answer.
+/// Returns whether a mount has no connection to a server. Returns false if a server does not
+/// answer.
 pub fn is_dead(mount: MountEntry) -> bool {
     let asking = Task::start(move || has_no_server(&mount));
     asking.ok().and_then(|asking| asking.outcome_within(ANSWER_TIMEOUT)).unwrap_or(false)
 }
 
-/// [`is_dead`] without a thread, which would prevent later forks: a server may never answer. Fails with EBUSY if other threads are
-/// running.
+/// [`is_dead`] without a thread, which would prevent later forks: a server may never answer. Fails
+/// with EBUSY if other threads are running.
 fn is_dead_by_child(mount: &MountEntry) -> Result<bool, Errno> {
     let answer = child::ask(ANSWER_TIMEOUT, || has_no_server(mount))?;
     Ok(answer.unwrap_or(false))
 }
 
-/// Returns whether a request to a mount fails because it has no server. The kernel answers statfs(2) from no cache.
+/// Returns whether a request to a mount fails because it has no server. The kernel answers
+/// statfs(2) from no cache.
 fn has_no_server(mount: &MountEntry) -> bool {
     // The kernel opens it without a request.
     let Ok(root) = mount::open_mount(mount, OFlags::PATH) else { return false };

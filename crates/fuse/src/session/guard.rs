@@ -1,4 +1,5 @@
-//! The guard: mounts for the server, watches it, and unmounts in the end. It never accesses the image.
+//! The guard: mounts for the server, watches it, and unmounts in the end. It never accesses the
+//! image.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -25,20 +26,24 @@ use crate::transport::connect_device;
 
 /// The time within which the kernel has to write the data that it holds.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time for which further requests to end count as the same request. Signals are often sent to both processes.
+/// The time for which further requests to end count as the same request. Signals are often sent to
+/// both processes.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// The time within which the server has to end after the mount has ended.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
-/// The time within which the server has to end after `Quit`, or after it has closed its end of the socket.
+/// The time within which the server has to end after `Quit`, or after it has closed its end of the
+/// socket.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time within which a server has to end after it was killed, or after its connection was aborted.
+/// The time within which a server has to end after it was killed, or after its connection was
+/// aborted.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The interval at which the guard looks whether the server was killed, but cannot end.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// The time within which a server that may have much data to write has to end after `Quit`.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Runs the guard: see the parent module. Drops `held` after the server has ended, and before other programs learn of it.
+/// Runs the guard: see the parent module. Drops `held` after the server has ended, and before other
+/// programs learn of it.
 pub fn run<H, E: Display>(
     plan: &Plan,
     sockets: Sockets,
@@ -150,7 +155,8 @@ impl Guard<'_> {
         let _ = self.control.send(&Message::Watching);
         let writable = match self.wait() {
             Ok(Event::Message(Message::Opened { writable })) => writable,
-            // The server is opening the volume, or waits to do so. Data that it writes then survives a kill.
+            // The server is opening the volume, or waits to do so. Data that it writes then
+            // survives a kill.
             Ok(Event::Signal) => return self.abort(END_TIMEOUT, SessionError::Interrupted),
             other => return Err(failure_of(self.end(&other))),
         };
@@ -176,8 +182,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Waits for an event of the server, a signal, or until `other` is ready. Keeps the error of the server, instead of
-    /// returning it.
+    /// Waits for an event of the server, a signal, or until `other` is ready. Keeps the error of
+    /// the server, instead of returning it.
     fn wait_for(
         &self,
         other: Option<BorrowedFd<'_>>,
@@ -198,8 +204,9 @@ impl Guard<'_> {
         self.wait_for(None, None)
     }
 
-    /// Waits for a message of the server, or a signal, up to `timeout`. If that is zero, returns `Timeout` even if
-    /// there is a message, so that a server that keeps sending cannot outlast its time.
+    /// Waits for a message of the server, or a signal, up to `timeout`. If that is zero, returns
+    /// `Timeout` even if there is a message, so that a server that keeps sending cannot outlast its
+    /// time.
     fn wait_within(&self, timeout: Option<Duration>) -> Result<Event, Errno> {
         match timeout {
             Some(Duration::ZERO) => Ok(Event::Timeout),
@@ -207,8 +214,9 @@ impl Guard<'_> {
         }
     }
 
-    /// [`wait_within`](Self::wait_within) for a server that serves a mount. If the server was killed and does not end, aborts its
-    /// connection: one of its threads waits in the kernel for an answer of another one.
+    /// [`wait_within`](Self::wait_within) for a server that serves a mount. If the server was
+    /// killed and does not end, aborts its connection: one of its threads waits in the kernel for
+    /// an answer of another one.
     fn watch_within(&self, timeout: Option<Duration>) -> Result<Event, Errno> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         let mut was_ending = false;
@@ -237,7 +245,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Mounts, and passes the connection to the server. The mount is read-only if the volume is not `writable`.
+    /// Mounts, and passes the connection to the server. The mount is read-only if the volume is not
+    /// `writable`.
     fn attach(&mut self, detached: Option<Detached>, writable: bool) -> Result<(), MountError> {
         let plan = self.plan;
         let options =
@@ -290,7 +299,8 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Watches the server after mounting, and unmounts in the end. Writes to `ready` when the mount can be used.
+    /// Watches the server after mounting, and unmounts in the end. Writes to `ready` when the mount
+    /// can be used.
     fn report_and_watch<E>(&mut self, ready: Option<OwnedFd>) -> Result<(), SessionError<E>> {
         match self.wait() {
             Ok(Event::Message(Message::Serving)) => {}
@@ -311,8 +321,8 @@ impl Guard<'_> {
             self.detach();
             return self.end(&last);
         }
-        // A server that dies, or that violates the protocol, leaves its mount. Otherwise, programs that use it would go on in
-        // the directory below.
+        // A server that dies, or that violates the protocol, leaves its mount. Otherwise, programs
+        // that use it would go on in the directory below.
         let outcome = self.end(&last);
         if self.mounts().is_empty() {
             return outcome;
@@ -336,8 +346,8 @@ impl Guard<'_> {
         );
     }
 
-    /// Waits for the end of the server after its `last` event. A server that has closed its end of the socket is about
-    /// to end. Any other, which may have been compromised, is killed.
+    /// Waits for the end of the server after its `last` event. A server that has closed its end of
+    /// the socket is about to end. Any other, which may have been compromised, is killed.
     fn end<E>(&self, last: &Result<Event, Errno>) -> Result<(), SessionError<E>> {
         if !matches!(last, Ok(Event::Closed)) {
             self.server.kill();
@@ -356,8 +366,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Ends a server that has not failed itself, and returns `error`. The server gets the time `timeout` to close its
-    /// volume, unless another signal comes.
+    /// Ends a server that has not failed itself, and returns `error`. The server gets the time
+    /// `timeout` to close its volume, unless another signal comes.
     fn abort<E>(&self, timeout: Duration, error: SessionError<E>) -> Result<(), SessionError<E>> {
         let has_ended = self.is_writable()
             && self.control.send(&Message::Quit).is_ok()
@@ -367,8 +377,8 @@ impl Guard<'_> {
         Err(error)
     }
 
-    /// Waits until the server has closed its end of the socket, which happens at its end. Returns false after
-    /// `timeout`, or after a signal that requests the end again.
+    /// Waits until the server has closed its end of the socket, which happens at its end. Returns
+    /// false after `timeout`, or after a signal that requests the end again.
     fn await_end(&self, timeout: Duration) -> bool {
         let begun = Instant::now();
         loop {
@@ -423,7 +433,8 @@ impl Guard<'_> {
                     let timeout = self.unmount();
                     until = Some(Instant::now() + timeout);
                 }
-                // The mount is detached, but still in use or mounted elsewhere, too. Or the end was requested again.
+                // The mount is detached, but still in use or mounted elsewhere, too. Or the end was
+                // requested again.
                 Ok(Event::Timeout | Event::Signal | Event::Message(Message::EndRequested))
                     if !has_sent_quit =>
                 {
@@ -442,8 +453,9 @@ impl Guard<'_> {
         }
     }
 
-    /// Makes the kernel send the data that it holds to the server: data of mappings, and with `writeback` all written
-    /// data. The time limit begins at `requested`. Returns false if the server has ended before.
+    /// Makes the kernel send the data that it holds to the server: data of mappings, and with
+    /// `writeback` all written data. The time limit begins at `requested`. Returns false if the
+    /// server has ended before.
     fn sync(&self, requested: Instant) -> bool {
         let mounts = self.mounts();
         let Some((directory, _)) = mounts.first().filter(|_| self.is_writable()) else {
@@ -485,7 +497,8 @@ impl Guard<'_> {
         Task::start(move || task::sync(&directory))
     }
 
-    /// Detaches the mounts, even if they are in use. Returns the time for which the server may go on to serve their users.
+    /// Detaches the mounts, even if they are in use. Returns the time for which the server may go
+    /// on to serve their users.
     fn unmount(&self) -> Duration {
         let is_in_use = self.mounts().iter().any(|(directory, _)| mount::is_in_use(directory));
         if is_in_use {
@@ -495,8 +508,8 @@ impl Guard<'_> {
         if is_in_use { Duration::ZERO } else { END_TIMEOUT }
     }
 
-    /// Detaches the mounts that are still attached. Limits the wait, since the kernel may wait until the server has
-    /// written all data.
+    /// Detaches the mounts that are still attached. Limits the wait, since the kernel may wait
+    /// until the server has written all data.
     fn detach(&self) {
         for (directory, mount) in self.mounts() {
             let path = directory.clone();
@@ -511,8 +524,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Returns the mounts of the session that are attached, with their mount points: its own if it is the topmost one on the
-    /// directory, and further ones.
+    /// Returns the mounts of the session that are attached, with their mount points: its own if it
+    /// is the topmost one on the directory, and further ones.
     fn mounts(&self) -> Vec<(PathBuf, MountId)> {
         let Some(mount) = &self.mount else { return Vec::new() };
         let own = self.is_mounted().then(|| (self.plan.directory.clone(), mount.clone()));

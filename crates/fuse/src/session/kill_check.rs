@@ -1,5 +1,5 @@
-//! Checks whether a thread of the host is being killed. The confined server sees no other process, so it asks the
-//! guard.
+//! Checks whether a thread of the host is being killed. The confined server sees no other process,
+//! so it asks the guard.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,8 @@ use super::status;
 /// The timeout of an answer, for which the guard reads one file.
 const ANSWER_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// SIGKILL in a set of signals. The kernel adds it to each thread of a process that any signal kills.
+/// SIGKILL in a set of signals. The kernel adds it to each thread of a process that any signal
+/// kills.
 const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
 /// The server's side of the check.
@@ -39,7 +40,8 @@ fn answer(thread: u32) -> u32 {
     status::read(thread).is_some_and(|status| has_kill_pending(&status)).into()
 }
 
-/// Returns whether SIGKILL is pending for a thread with this status (the contents of /proc/PID/status).
+/// Returns whether SIGKILL is pending for a thread with this status (the contents of
+/// /proc/PID/status).
 fn has_kill_pending(status: &str) -> bool {
     let pending = status::field(status, "SigPnd");
     let pending = pending.and_then(|set| u64::from_str_radix(set, 16).ok());

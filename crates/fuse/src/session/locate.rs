@@ -1,4 +1,5 @@
-//! The processors on which clients run, as answers of the guard. The confined server cannot look them up.
+//! The processors on which clients run, as answers of the guard. The confined server cannot look
+//! them up.
 
 use std::os::fd::OwnedFd;
 
@@ -6,7 +7,8 @@ use super::questions;
 
 /// The answer for a thread that has ended, or that this process cannot see.
 const NOWHERE: u32 = u32::MAX;
-/// The index of the field with the processor in /proc/PID/stat, counted from the state of the process on.
+/// The index of the field with the processor in /proc/PID/stat, counted from the state of the
+/// process on.
 const PROCESSOR: usize = 36;
 
 /// Starts a thread that answers until the other end of `socket` is closed.
@@ -23,7 +25,8 @@ fn processor_of(thread: u32) -> Option<u32> {
     processor_in(&std::fs::read(format!("/proc/{thread}/stat")).ok()?)
 }
 
-/// Returns the processor in the contents of /proc/PID/stat: `1234 (name) S 1 …`. The name may contain any byte.
+/// Returns the processor in the contents of /proc/PID/stat: `1234 (name) S 1 …`. The name may
+/// contain any byte.
 fn processor_in(stat: &[u8]) -> Option<u32> {
     let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
     let fields = std::str::from_utf8(&stat[end_of_name + 1..]).ok()?;

@@ -1,8 +1,9 @@
-//! The mark of a mount's guard, by which other programs find it, wait for its end, and learn its outcome.
+//! The mark of a mount's guard, by which other programs find it, wait for its end, and learn its
+//! outcome.
 //!
-//! The mark is a file in the guard's memory, named after the mount. A program finds it among the open files of the processes
-//! that it trusts (/proc/PID/fd). The file belongs to the user who has created it, so no other user can put a mark in
-//! its place, or prevent that it is found.
+//! The mark is a file in the guard's memory, named after the mount. A program finds it among the
+//! open files of the processes that it trusts (/proc/PID/fd). The file belongs to the user who has
+//! created it, so no other user can put a mark in its place, or prevent that it is found.
 
 use std::fs::{self, File};
 use std::io;
@@ -76,8 +77,8 @@ pub struct FoundGuard {
 }
 
 impl FoundGuard {
-    /// Finds the guard of the mount `name` among the processes of `users`. Returns `None` if the guard was killed, or if this
-    /// process cannot see it, such as in another PID namespace.
+    /// Finds the guard of the mount `name` among the processes of `users`. Returns `None` if the
+    /// guard was killed, or if this process cannot see it, such as in another PID namespace.
     pub fn find(name: &str, users: &[u32]) -> Option<Self> {
         let link = PathBuf::from(format!("/memfd:{} (deleted)", file_name(name)));
         let processes = fs::read_dir("/proc").ok()?.flatten();
@@ -99,8 +100,8 @@ impl FoundGuard {
         let handle = handle.ok()?;
         let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let mark = File::options().read(true).custom_flags(flags).open(path).ok()?;
-        // A process that became a user's by a set-user-ID program keeps the files of the one that has started it. The
-        // process may have ended before it was opened.
+        // A process that became a user's by a set-user-ID program keeps the files of the one that
+        // has started it. The process may have ended before it was opened.
         let is_trusted = users.contains(&mark.metadata().ok()?.uid());
         let is_same = is_trusted
             && !has_ended(&handle, Duration::ZERO).ok()?

@@ -1,5 +1,6 @@
-//! What a server in the background prints on standard error, which its guard passes on to the system log. The confined server
-//! cannot reach the log itself. The guard does not trust it, so lines have a maximum length, and their number a limit.
+//! What a server in the background prints on standard error, which its guard passes on to the
+//! system log. The confined server cannot reach the log itself. The guard does not trust it, so
+//! lines have a maximum length, and their number a limit.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,13 +20,14 @@ const LINE_BYTES_MAX: usize = 2048;
 const INTERVAL: Duration = Duration::from_secs(30);
 /// The maximum number of lines in an interval.
 const LINES_MAX: u32 = 200;
-/// What every message of this program begins with on standard error, and the system log adds itself.
+/// What every message of this program begins with on standard error, and the system log adds
+/// itself.
 const PREFIX: &str = "bifolio: ";
 /// What warnings begin with.
 const WARNING: &str = "warning: ";
 
-/// Creates the pipe. Returns the guard's end and the server's end. The server never waits for the guard, which may have been
-/// stopped: messages are lost instead.
+/// Creates the pipe. Returns the guard's end and the server's end. The server never waits for the
+/// guard, which may have been stopped: messages are lost instead.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK)?;

@@ -1,11 +1,13 @@
 //! Sessions: the life of a mount, in two processes.
 //!
-//! The *server* opens the image and confines itself before it reads any byte of it. From then on, it can only access
-//! the image and answer the kernel. It cannot mount or unmount. Its parent, the *guard*, does this, and never accesses
-//! the image. The guard makes the kernel claim a block device before the server reads from it. It mounts once the
-//! volume is open, and passes the connection to the server. It unmounts after a signal. Before that, it makes the kernel
-//! write its data of the mount (`sync`), and the server answers these requests before it ends. If the server dies, the
-//! mount stays: programs that still use it get errors, and do not write to the directory below (`dead`).
+//! The *server* opens the image and confines itself before it reads any byte of it. From then on,
+//! it can only access the image and answer the kernel. It cannot mount or unmount. Its parent, the
+//! *guard*, does this, and never accesses the image. The guard makes the kernel claim a block
+//! device before the server reads from it. It mounts once the volume is open, and passes the
+//! connection to the server. It unmounts after a signal. Before that, it makes the kernel write its
+//! data of the mount (`sync`), and the server answers these requests before it ends. If the server
+//! dies, the mount stays: programs that still use it get errors, and do not write to the directory
+//! below (`dead`).
 //!
 //! ```text
 //! caller   fork ───────────────────────── wait ─────────────────────────────── exit
@@ -13,8 +15,8 @@
 //! server        └─ open image, confine, open volume ──── INIT, serve ───────────────────────── exit
 //! ```
 //!
-//! In the foreground, the caller is the guard. `control` has the messages between guard and server, `questions` the
-//! server's questions about other processes.
+//! In the foreground, the caller is the guard. `control` has the messages between guard and server,
+//! `questions` the server's questions about other processes.
 
 mod ask;
 mod control;
@@ -80,16 +82,19 @@ pub struct Plan {
     pub upgrade: Upgrade,
     /// Whether the caller stays in the foreground and is the guard.
     pub foreground: bool,
-    /// The system log, which gets the messages of guard and server from the time on at which they are in the background.
+    /// The system log, which gets the messages of guard and server from the time on at which they
+    /// are in the background.
     pub system_log: Arc<SystemLog>,
     /// The layers by which the server confines itself.
     pub confinement: Confinement,
-    /// The maximum of memory that a confined server may map, in addition to that of its program, in bytes.
+    /// The maximum of memory that a confined server may map, in addition to that of its program, in
+    /// bytes.
     pub memory_max: u64,
     /// The files that the calling program has inherited, which guard and server close.
     pub inherited: Inherited,
-    /// The number of worker threads. With io_uring, they are distributed evenly over the processors: each gets at least
-    /// 4 (or this number, if it is smaller), so the total may be larger.
+    /// The number of worker threads. With io_uring, they are distributed evenly over the
+    /// processors: each gets at least 4 (or this number, if it is smaller), so the total may be
+    /// larger.
     pub threads: NonZeroUsize,
 }
 
@@ -112,7 +117,8 @@ pub enum SessionError<E> {
     NoInit,
     /// The options require io_uring, which is not available.
     IoUring(NoRings),
-    /// Another process of this session has failed with this exit status, and has reported the error.
+    /// Another process of this session has failed with this exit status, and has reported the
+    /// error.
     Reported(u8),
     /// The options require processors to be kept awake, which is not possible.
     LowLatency(io::Error),
@@ -180,15 +186,15 @@ fn failure_of<E>(ended: Result<(), SessionError<E>>) -> SessionError<E> {
     ended.err().unwrap_or(SessionError::Reported(1))
 }
 
-/// Mounts and serves. In the foreground, returns when the mount has ended. In the background, returns as soon as the
-/// mount can be used, or has failed.
+/// Mounts and serves. In the foreground, returns when the mount has ended. In the background,
+/// returns as soon as the mount can be used, or has failed.
 ///
-/// `prepare` opens the image by its path. Only the server calls it; the guard drops it when the mount has ended, so that it
-/// can own what has to last until then. `open` opens the volume in it; it runs confined, with an empty root
-/// directory.
+/// `prepare` opens the image by its path. Only the server calls it; the guard drops it when the
+/// mount has ended, so that it can own what has to last until then. `open` opens the volume in it;
+/// it runs confined, with an empty root directory.
 ///
-/// This function **forks**: no other thread may be running. Each of the processes returns from it, so the caller should
-/// only report the error, if any, and exit.
+/// This function **forks**: no other thread may be running. Each of the processes returns from it,
+/// so the caller should only report the error, if any, and exit.
 pub fn run<P, E: fmt::Display>(
     plan: &Plan,
     prepare: impl FnOnce() -> Result<P, E>,

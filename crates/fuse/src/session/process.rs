@@ -1,5 +1,5 @@
-//! What guard and server leave of their caller: its terminal, directory, environment and namespaces. Not here: the fork
-//! (`crate::child`).
+//! What guard and server leave of their caller: its terminal, directory, environment and
+//! namespaces. Not here: the fork (`crate::child`).
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -26,12 +26,14 @@ pub fn unshare(namespace: UnshareFlags) -> Result<(), Errno> {
     unsafe { rustix::thread::unshare_unsafe(namespace) }
 }
 
-/// Removes all variables of the environment, and overwrites their values. No other thread may be running.
+/// Removes all variables of the environment, and overwrites their values. No other thread may be
+/// running.
 pub fn clear_environment() {
     let first = first_environment();
-    // SAFETY: no other thread reads the environment. Each pointer, up to the null, is to a string that the process may
-    // write: the kernel has put it on the stack, or the C library on the heap. Nobody reads it afterwards, since
-    // clearenv removes all pointers. The memory of the first environment is a part of the stack that has nothing else.
+    // SAFETY: no other thread reads the environment. Each pointer, up to the null, is to a string
+    // that the process may write: the kernel has put it on the stack, or the C library on the heap.
+    // Nobody reads it afterwards, since clearenv removes all pointers. The memory of the first
+    // environment is a part of the stack that has nothing else.
     unsafe {
         let mut variable = environ;
         while !variable.is_null() && !(*variable).is_null() {
@@ -56,10 +58,12 @@ pub fn clear_environment_but_path() {
     }
 }
 
-/// Returns the addresses of the memory with the environment of the program's start. The C library copies variables of its
-/// own (`GLIBC_TUNABLES`), and no pointer is left to the first ones. `None` if the host does not show it.
+/// Returns the addresses of the memory with the environment of the program's start. The C library
+/// copies variables of its own (`GLIBC_TUNABLES`), and no pointer is left to the first ones. `None`
+/// if the host does not show it.
 fn first_environment() -> Option<Range<usize>> {
-    /// The position of the first address behind the name of the program (proc_pid_stat(5), field 50).
+    /// The position of the first address behind the name of the program (proc_pid_stat(5), field
+    /// 50).
     const POSITION: usize = 50 - 3;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
@@ -73,8 +77,8 @@ unsafe extern "C" {
     static environ: *const *mut libc::c_char;
 }
 
-/// Leaves the terminal's session. The process receives no more signals from the terminal, also when the terminal
-/// closes.
+/// Leaves the terminal's session. The process receives no more signals from the terminal, also when
+/// the terminal closes.
 pub fn leave_terminal() {
     // Fails only for the leader of a process group, which a forked process is not.
     let _ = rustix::process::setsid();
@@ -90,8 +94,8 @@ pub fn open_null() -> Result<OwnedFd, Errno> {
     rustix::fs::open(Path::new("/dev/null"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Replaces standard input and output by /dev/null, and standard error by `error`, so that no program waits for this process to
-/// close them.
+/// Replaces standard input and output by /dev/null, and standard error by `error`, so that no
+/// program waits for this process to close them.
 pub fn leave_streams(null: &OwnedFd, error: &OwnedFd) -> Result<(), Errno> {
     rustix::stdio::dup2_stdin(null)?;
     rustix::stdio::dup2_stdout(null)?;

@@ -1,6 +1,6 @@
-//! The confined server's questions about threads of the host, which it does not see. A question is the id of a thread, as
-//! in the header of a request; the answer is a number of the guard's. Not here: the answers (`locate`, `kill_check`,
-//! `system_call`).
+//! The confined server's questions about threads of the host, which it does not see. A question is
+//! the id of a thread, as in the header of a request; the answer is a number of the guard's. Not
+//! here: the answers (`locate`, `kill_check`, `system_call`).
 
 use std::os::fd::OwnedFd;
 
@@ -25,8 +25,8 @@ pub struct Asker {
 struct State {
     /// The server's end of the socket, as long as there is a guard.
     socket: Option<OwnedFd>,
-    /// Whether an answer did not come in time. Until it has come, the guard is not asked again: it answers one question after the
-    /// other, and an answer does not say to which one.
+    /// Whether an answer did not come in time. Until it has come, the guard is not asked again: it
+    /// answers one question after the other, and an answer does not say to which one.
     is_late: bool,
 }
 
@@ -36,7 +36,8 @@ impl Asker {
         Self { state: Mutex::new(State { socket: Some(socket), is_late: false }), timeout }
     }
 
-    /// Asks the guard. Returns `None` if it does not answer in time, or an earlier answer is still missing.
+    /// Asks the guard. Returns `None` if it does not answer in time, or an earlier answer is still
+    /// missing.
     pub fn ask(&self, thread: u32) -> Option<u32> {
         let mut state = self.state.lock();
         let socket = state.socket.as_ref()?;
@@ -49,8 +50,8 @@ impl Asker {
         asked
     }
 
-    /// Asks through `socket`, after the answer to an earlier question if that is late. Returns `None` if there is no answer yet. Fails
-    /// if there will not be any.
+    /// Asks through `socket`, after the answer to an earlier question if that is late. Returns
+    /// `None` if there is no answer yet. Fails if there will not be any.
     fn ask_through(
         &self,
         socket: &OwnedFd,
@@ -78,8 +79,8 @@ fn receive(socket: &OwnedFd, timeout: &Timespec) -> Result<Option<u32>, Errno> {
     }
 }
 
-/// Starts a thread `name` that answers until the other end of `socket` is closed. If that fails, or this process
-/// [does not see threads](sees_threads), the server works without answers.
+/// Starts a thread `name` that answers until the other end of `socket` is closed. If that fails, or
+/// this process [does not see threads](sees_threads), the server works without answers.
 pub fn start(name: &str, socket: OwnedFd, answer: fn(u32) -> u32) {
     if !sees_threads() {
         return;
@@ -90,15 +91,16 @@ pub fn start(name: &str, socket: OwnedFd, answer: fn(u32) -> u32) {
     }
 }
 
-/// Returns whether this process sees the threads of questions in /proc. It does not if /proc is of another PID namespace, as after
-/// `unshare --pid` without `--mount-proc`: the kernel numbers threads as in the namespace of this process, and /proc has others by
-/// these numbers.
+/// Returns whether this process sees the threads of questions in /proc. It does not if /proc is of
+/// another PID namespace, as after `unshare --pid` without `--mount-proc`: the kernel numbers
+/// threads as in the namespace of this process, and /proc has others by these numbers.
 pub fn sees_threads() -> bool {
     status::read("self").is_some_and(|status| is_of_own_namespace(&status))
 }
 
-/// Returns whether /proc is of the PID namespace of this process, whose status there (/proc/self/status) this is. It has the numbers
-/// of the process in all namespaces from that of /proc to its own.
+/// Returns whether /proc is of the PID namespace of this process, whose status there
+/// (/proc/self/status) this is. It has the numbers of the process in all namespaces from that of
+/// /proc to its own.
 fn is_of_own_namespace(status: &str) -> bool {
     let numbers = status::field(status, "NSpid");
     numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
@@ -114,8 +116,8 @@ pub fn serve(socket: &OwnedFd, answer: fn(u32) -> u32) {
     }
 }
 
-/// Waits for the next question, and returns its thread. Returns `None` if the other end is closed, or the message is not a
-/// question.
+/// Waits for the next question, and returns its thread. Returns `None` if the other end is closed,
+/// or the message is not a question.
 pub fn next(socket: &OwnedFd) -> Option<u32> {
     let mut question = [0; size_of::<u32>()];
     let received =

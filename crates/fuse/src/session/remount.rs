@@ -1,4 +1,5 @@
-//! Remounts: changes of a mount's options. Not here: how the guard opens an image for writing (`upgrade`).
+//! Remounts: changes of a mount's options. Not here: how the guard opens an image for writing
+//! (`upgrade`).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -16,13 +17,16 @@ use crate::mount::{self, MountId, has_option};
 use crate::operations::{BECOME_WRITABLE, IS_WRITABLE, REASON_BYTES_MAX};
 use crate::retry::retry_for;
 
-/// The time in which a mount that is in use may cease to be, before a remount fails. A removed file that was closed is in use until the server has answered the kernel's RELEASE, which close(2) does not wait for.
+/// The time in which a mount that is in use may cease to be, before a remount fails. A removed file
+/// that was closed is in use until the server has answered the kernel's RELEASE, which close(2)
+/// does not wait for.
 const IN_USE_TIME: Duration = Duration::from_secs(2);
 
 /// The options to change. `None` leaves an option unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remount {
-    /// Whether only the mount on the directory is changed, and not the file system, which all of its mounts share.
+    /// Whether only the mount on the directory is changed, and not the file system, which all of
+    /// its mounts share.
     pub only_mount: bool,
     /// Whether the mount is writable. Unless `only_mount` is set, this concerns the file system.
     pub writable: Option<bool>,
@@ -52,7 +56,8 @@ pub enum RemountError {
     /// The kernel refused.
     #[error("cannot remount: {}", mount::text(.0))]
     Refused(Errno),
-    /// The mount is writable now, but the volume is not: another host may have had it in the meantime.
+    /// The mount is writable now, but the volume is not: another host may have had it in the
+    /// meantime.
     #[error("the volume cannot be written again: unmount it, and mount it again: {}", .0)]
     NotInUse(#[source] SyncError),
     /// The mount is read-only now, but not all data is durable.
@@ -71,9 +76,10 @@ enum Scope {
     Writable,
 }
 
-/// Changes the options of the mount on `path`. As in Linux, its other mounts keep theirs, but `writable` concerns the file system
-/// that they share. If it becomes read-only, makes all written data durable, and marks the volume as clean, as Linux does:
-/// programs that do not replay a journal then read the current contents.
+/// Changes the options of the mount on `path`. As in Linux, its other mounts keep theirs, but
+/// `writable` concerns the file system that they share. If it becomes read-only, makes all written
+/// data durable, and marks the volume as clean, as Linux does: programs that do not replay a
+/// journal then read the current contents.
 pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     let path = mount::resolve_mount_point(path).map_err(RemountError::Path)?;
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
@@ -118,7 +124,8 @@ fn is_writable(root: &OwnedFd) -> Result<bool, Errno> {
     Ok(u32::from_ne_bytes(answer) != 0)
 }
 
-/// Makes a request that stores an answer of `BYTES` bytes at most. What the server leaves out is zero: it may answer with less.
+/// Makes a request that stores an answer of `BYTES` bytes at most. What the server leaves out is
+/// zero: it may answer with less.
 fn requested<const REQUEST: Opcode, const BYTES: usize>(
     root: &OwnedFd,
 ) -> Result<[u8; BYTES], Errno> {
@@ -141,9 +148,10 @@ fn become_writable(root: &OwnedFd) -> Result<(), RemountError> {
     }
 }
 
-/// Returns what becomes of the file system, which has these options. mount(8) passes all options of the mount, and not only those
-/// that are to change: as with the kernel's file systems, any remount of a mount that is read-only by itself, other than with `bind`,
-/// makes the file system read-only, too.
+/// Returns what becomes of the file system, which has these options. mount(8) passes all options of
+/// the mount, and not only those that are to change: as with the kernel's file systems, any remount
+/// of a mount that is read-only by itself, other than with `bind`, makes the file system read-only,
+/// too.
 fn scope(super_options: &str, change: Remount) -> Scope {
     let is_read_only = has_option(super_options, "ro");
     match change.writable {
@@ -154,8 +162,8 @@ fn scope(super_options: &str, change: Remount) -> Scope {
     }
 }
 
-/// Returns all flags of the changed mount, including unchanged ones, since the kernel clears missing flags. `options` are those
-/// of the mount, and `super_options` those of its file system.
+/// Returns all flags of the changed mount, including unchanged ones, since the kernel clears
+/// missing flags. `options` are those of the mount, and `super_options` those of its file system.
 fn flags(options: &str, super_options: &str, change: Remount, scope: Scope) -> MountFlags {
     let has = |option: &str| has_option(options, option);
     let read_only = match change.writable {

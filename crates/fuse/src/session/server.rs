@@ -32,8 +32,8 @@ use crate::upgrade::Opener;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval at which a server that is to end checks whether all requests are answered.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// The number of checks in a row that must find no request, since a check misses a request that a thread is just
-/// receiving.
+/// The number of checks in a row that must find no request, since a check misses a request that a
+/// thread is just receiving.
 const IDLE_CHECKS: u32 = 5;
 
 /// Why a server opens no volume that the guard does not open files for.
@@ -61,8 +61,8 @@ pub fn run<P, E: Display>(
     let signals = Signals::install().map_err(host("handle signals"))?;
     let control = Control::new(sockets.control);
     control.send(&Message::Prepared).map_err(host("send to the guard"))?;
-    // Until the guard handles signals, a signal ends the guard, and this process would continue without it. Until the
-    // host has claimed the device, other programs may change its contents.
+    // Until the guard handles signals, a signal ends the guard, and this process would continue
+    // without it. Until the host has claimed the device, other programs may change its contents.
     match wait(Some(&control), &signals, None, None).map_err(host("wait"))? {
         Event::Message(Message::Watching) => {}
         Event::Signal => return Err(SessionError::Interrupted),
@@ -129,8 +129,8 @@ pub fn run<P, E: Display>(
     });
     let streams = [&null, &sockets.messages];
     let served = mount_and_serve(plan, &server, rings, poll, &control, &signals, streams);
-    // The kernel does not report the end of every mount, and there may have been no mount. So the volume is closed
-    // here: all changes become durable, and the volume is marked as clean.
+    // The kernel does not report the end of every mount, and there may have been no mount. So the
+    // volume is closed here: all changes become durable, and the volume is marked as clean.
     let closed = match server.close() {
         Err(error) => Err(SessionError::Close(error, server.lost_files())),
         // A sync may have reported the error, but sync(2) does not pass it on to anyone.
@@ -160,8 +160,9 @@ fn server_options(plan: &Plan) -> ServerOptions {
     }
 }
 
-/// Returns the maximum number of background requests, of which the kernel grants fewer to servers without CAP_SYS_ADMIN on hosts with
-/// little memory. The kernel's limit is zero before the first mount, and then that of the memory.
+/// Returns the maximum number of background requests, of which the kernel grants fewer to servers
+/// without CAP_SYS_ADMIN on hosts with little memory. The kernel's limit is zero before the first
+/// mount, and then that of the memory.
 fn max_background() -> u16 {
     /// The memory for each request on which the kernel counts.
     const REQUEST_BYTES: u64 = 392 << 13;
@@ -251,8 +252,8 @@ fn mount_and_serve<E>(
         process::leave_streams(null, messages).map_err(host("leave the terminal"))?;
     }
     let connection_end = ConnectionEnd::new().map_err(host("create an eventfd"))?;
-    // Before the first request is answered. A program that has used the mount may end it by a signal, which the guard
-    // must not treat like a signal during the start.
+    // Before the first request is answered. A program that has used the mount may end it by a
+    // signal, which the guard must not treat like a signal during the start.
     let _ = control.send(&Message::Serving);
     let poll = match rings {
         Some(rings) => {
@@ -267,8 +268,8 @@ fn mount_and_serve<E>(
     serve(plan, server, &channel, poll, &connection_end, control, signals)
 }
 
-/// Calls `create` for a part of the transport over io_uring, unless the options exclude io_uring. Fails only if the
-/// options require it.
+/// Calls `create` for a part of the transport over io_uring, unless the options exclude io_uring.
+/// Fails only if the options require it.
 fn try_io_uring<T, E>(
     plan: &Plan,
     create: impl FnOnce() -> Result<T, NoRings>,
@@ -352,8 +353,9 @@ fn serve<E>(
     }
 }
 
-/// Waits until all requests that the kernel has sent are answered. Among them are writes from its cache, for which no
-/// program waits. The wait has a timeout, since other programs may keep the mount busy.
+/// Waits until all requests that the kernel has sent are answered. Among them are writes from its
+/// cache, for which no program waits. The wait has a timeout, since other programs may keep the
+/// mount busy.
 fn drain(
     server: &Server,
     channel: &Channel,

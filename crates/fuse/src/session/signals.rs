@@ -1,5 +1,5 @@
-//! Signals that request the end of the process, as a descriptor that can be polled, and signals that are ignored. Those of a
-//! fault in the process itself keep their effect.
+//! Signals that request the end of the process, as a descriptor that can be polled, and signals
+//! that are ignored. Those of a fault in the process itself keep their effect.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,7 +30,8 @@ const IGNORED: [i32; 11] = [
     libc::SIGXFSZ,
 ];
 
-/// Makes signals without a meaning for this process have no effect, so that none of them ends it before data is written.
+/// Makes signals without a meaning for this process have no effect, so that none of them ends it
+/// before data is written.
 pub fn ignore_other_signals() -> io::Result<()> {
     // A handler, since ignored signals would stay ignored in programs that this process executes.
     let unused = Arc::new(AtomicBool::new(false));
@@ -40,7 +41,8 @@ pub fn ignore_other_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// A handler of [`END_SIGNALS`]. From [`install`](Self::install) on, they only make its descriptor readable.
+/// A handler of [`END_SIGNALS`]. From [`install`](Self::install) on, they only make its descriptor
+/// readable.
 #[derive(Debug)]
 pub struct Signals {
     receiver: UnixStream,

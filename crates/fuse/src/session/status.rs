@@ -1,5 +1,5 @@
-//! Facts about processes and threads of the host, in the text of /proc/PID/status. Not here: the questions that they answer
-//! (`kill_check`, `questions`, `mark`, `upgrade`).
+//! Facts about processes and threads of the host, in the text of /proc/PID/status. Not here: the
+//! questions that they answer (`kill_check`, `questions`, `mark`, `upgrade`).
 
 /// Returns the status of a process or thread, which is named as in /proc. `None` if there is none.
 pub fn read(process: impl std::fmt::Display) -> Option<String> {

@@ -1,5 +1,6 @@
-//! Syncs of a mount by other programs: first of data that the kernel holds, then of data that the server holds. If the
-//! kernel passes sync(2) and syncfs(2) on to the server, these calls do the same.
+//! Syncs of a mount by other programs: first of data that the kernel holds, then of data that the
+//! server holds. If the kernel passes sync(2) and syncfs(2) on to the server, these calls do the
+//! same.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -37,13 +38,14 @@ pub fn sync(path: &Path) -> Result<(), SyncError> {
     request::<SYNC_VOLUME>(&root)
 }
 
-/// Makes all data written to the mount with the directory `root` durable, and marks the volume as clean, after the mount has
-/// become read-only.
+/// Makes all data written to the mount with the directory `root` durable, and marks the volume as
+/// clean, after the mount has become read-only.
 pub(super) fn mark_clean(root: &OwnedFd) -> Result<(), SyncError> {
     request::<MARK_CLEAN>(root)
 }
 
-/// Marks the volume of the mount with the directory `root` as in use, after the mount has become writable.
+/// Marks the volume of the mount with the directory `root` as in use, after the mount has become
+/// writable.
 pub(super) fn mark_in_use(root: &OwnedFd) -> Result<(), SyncError> {
     request::<MARK_IN_USE>(root)
 }

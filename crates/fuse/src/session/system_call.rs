@@ -1,9 +1,11 @@
-//! The system call in which a thread of the host waits for the answer to its request, as far as the server must know it. The
-//! confined server cannot look it up, so it asks the guard, which reads /proc/PID/syscall.
+//! The system call in which a thread of the host waits for the answer to its request, as far as the
+//! server must know it. The confined server cannot look it up, so it asks the guard, which reads
+//! /proc/PID/syscall.
 //!
-//! The kernel's request for a block of a file (BMAP) is the same for the ioctl FIBMAP and for swapon(2), after which the
-//! kernel writes to these blocks by itself. And it passes on no remount, but a sync of it, like that of sync(2). A thread
-//! waits in its call until its request is answered, so the answer is about the call that has made the request.
+//! The kernel's request for a block of a file (BMAP) is the same for the ioctl FIBMAP and for
+//! swapon(2), after which the kernel writes to these blocks by itself. And it passes on no remount,
+//! but a sync of it, like that of sync(2). A thread waits in its call until its request is
+//! answered, so the answer is about the call that has made the request.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -15,7 +17,8 @@ use crate::requester::Requester;
 
 /// The timeout of an answer.
 const ANSWER_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-/// The number of attempts, and the time between them, while a thread has sent its request and does not wait yet.
+/// The number of attempts, and the time between them, while a thread has sent its request and does
+/// not wait yet.
 const ATTEMPTS: u32 = 100;
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -60,7 +63,8 @@ fn answer(thread: u32) -> u32 {
     shown(thread).map_or(Requester::Unknown, |call| requester_in(&call)) as u32
 }
 
-/// Returns the number of the call in which a thread waits for the answer to its request, and its arguments.
+/// Returns the number of the call in which a thread waits for the answer to its request, and its
+/// arguments.
 pub fn of(thread: u32) -> Option<(libc::c_long, Vec<u64>)> {
     call_in(&shown(thread)?)
 }
@@ -86,8 +90,8 @@ fn call_in(shown: &str) -> Option<(libc::c_long, Vec<u64>)> {
     Some((number, arguments))
 }
 
-/// Returns the requester for the contents of /proc/PID/syscall. Programs of 32 bits have other numbers; none of theirs for swapon
-/// is one of these.
+/// Returns the requester for the contents of /proc/PID/syscall. Programs of 32 bits have other
+/// numbers; none of theirs for swapon is one of these.
 fn requester_in(shown: &str) -> Requester {
     let Some((number, arguments)) = call_in(shown) else { return Requester::Unknown };
     // Commands and flags are of 32 bits, and the kernel ignores the others.

@@ -1,4 +1,5 @@
-//! Messages to the host's system log (syslog or the journal), which listens at /dev/log. Not here: which messages there are.
+//! Messages to the host's system log (syslog or the journal), which listens at /dev/log. Not here:
+//! which messages there are.
 #![allow(unsafe_code)]
 
 use std::os::unix::net::UnixDatagram;
@@ -43,7 +44,8 @@ impl SystemLog {
         self.is_open.store(true, Ordering::Relaxed);
     }
 
-    /// Sends a message, unless the process has a terminal. Never waits: without a reader, the message is lost.
+    /// Sends a message, unless the process has a terminal. Never waits: without a reader, the
+    /// message is lost.
     pub fn send(&self, severity: Severity, text: &str) {
         if !self.is_open.load(Ordering::Relaxed) {
             return;

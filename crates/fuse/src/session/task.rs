@@ -1,5 +1,5 @@
-//! Tasks on separate threads, for calls that block until the server answers. The caller can wait for a task together
-//! with other events, and with a timeout.
+//! Tasks on separate threads, for calls that block until the server answers. The caller can wait
+//! for a task together with other events, and with a timeout.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;

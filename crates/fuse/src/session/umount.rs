@@ -11,7 +11,8 @@ use super::task::Task;
 use crate::mount::{self, MountEntry, MountError, MountId};
 use crate::server::CLOSE_TIMEOUT;
 
-/// The time within which the server has to end. It answers requests in flight, and may have much data to write.
+/// The time within which the server has to end. It answers requests in flight, and may have much
+/// data to write.
 const END_TIMEOUT: Duration =
     Duration::from_secs(2 * CLOSE_TIMEOUT.as_secs() + WRITE_TIMEOUT.as_secs());
 /// The time after which users want to know the reason for a wait.
@@ -22,7 +23,8 @@ const SILENT_WAIT: Duration = Duration::from_secs(2);
 pub enum UmountNotice {
     /// The server takes long to write its data.
     Waiting,
-    /// The server had died before. Without a sync, data that was written shortly before may be lost.
+    /// The server had died before. Without a sync, data that was written shortly before may be
+    /// lost.
     Died,
 }
 
@@ -59,15 +61,17 @@ pub enum UmountError {
     StillRunning,
 }
 
-/// Unmounts the bifolio mount on `path` and waits for its server, which may have much data to write, for up to 11
-/// minutes and 2 s. Calls `notify` if the wait takes longer than 2 s, and if there is no server any more.
+/// Unmounts the bifolio mount on `path` and waits for its server, which may have much data to
+/// write, for up to 11 minutes and 2 s. Calls `notify` if the wait takes longer than 2 s, and if
+/// there is no server any more.
 pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), UmountError> {
     let path: PathBuf = mount::resolve_mount_point(path).map_err(UmountError::Path)?;
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
     let (id, entry) = found.ok_or(UmountError::NotMounted)?;
     // Before the guard can end.
     let guard = find_guard(&id, &entry);
-    // Not if there is a guard: a request that a slow server does not answer would keep the mount in use.
+    // Not if there is a guard: a request that a slow server does not answer would keep the mount in
+    // use.
     let is_dead = guard.is_none() && dead::is_dead(entry.clone());
     let others = id.others();
     let begun = Instant::now();
@@ -84,7 +88,8 @@ pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), U
     if id.exists() == Some(true) {
         return Err(UmountError::Another);
     }
-    // Mounts of a block device share its number, which no other file system has as long as one of them exists.
+    // Mounts of a block device share its number, which no other file system has as long as one of
+    // them exists.
     let has_new = || entry.is_block_device() && !id.others().is_empty();
     if others.iter().any(MountId::is_attached) || has_new() {
         // The server ends with the last mount of the volume.
@@ -120,8 +125,8 @@ fn rest(begun: Instant) -> Duration {
     (SILENT_WAIT + END_TIMEOUT).saturating_sub(begun.elapsed())
 }
 
-/// Detaches the bifolio mount on `path` at once, even if it is in use, and does not wait for its server, which ends with the last
-/// user of the mount.
+/// Detaches the bifolio mount on `path` at once, even if it is in use, and does not wait for its
+/// server, which ends with the last user of the mount.
 pub fn umount_lazily(path: &Path) -> Result<(), UmountError> {
     let path: PathBuf = mount::resolve_mount_point(path).map_err(UmountError::Path)?;
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
@@ -139,8 +144,8 @@ fn find_guard(id: &MountId, entry: &MountEntry) -> Option<FoundGuard> {
     FoundGuard::find(&id.name(&entry.source), &users).or_else(by_device)
 }
 
-/// Returns the users as whom the guard of a mount may run: root, the user of this process, and the user who has
-/// mounted.
+/// Returns the users as whom the guard of a mount may run: root, the user of this process, and the
+/// user who has mounted.
 fn trusted(entry: &MountEntry) -> Vec<u32> {
     let own = rustix::process::geteuid().as_raw();
     [Some(0), Some(own), entry.user].into_iter().flatten().collect()

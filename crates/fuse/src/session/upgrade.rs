@@ -1,9 +1,10 @@
-//! Mounts that begin read-only and become writable: the guard opens the image for writing, and passes it to the server. Not here:
-//! the change of the server's volume (`crate::upgrade`).
+//! Mounts that begin read-only and become writable: the guard opens the image for writing, and
+//! passes it to the server. Not here: the change of the server's volume (`crate::upgrade`).
 //!
-//! A server has the image open for reading only, and opens no files. It cannot decide by itself to write: the guard passes files
-//! only while a program of root waits in the ioctl that requests this, on an open file of the mount. If the server cannot open
-//! the volume, it tells the guard, which makes the locks of the image those of a reader again.
+//! A server has the image open for reading only, and opens no files. It cannot decide by itself to
+//! write: the guard passes files only while a program of root waits in the ioctl that requests
+//! this, on an open file of the mount. If the server cannot open the volume, it tells the guard,
+//! which makes the locks of the image those of a reader again.
 
 use std::any::Any;
 use std::fmt;
@@ -33,10 +34,12 @@ const REFUSED: u8 = b'r';
 const FILE: u8 = b'f';
 /// The guard's message after the last file, and its answer to [`GIVEN_UP`].
 const END: u8 = b'e';
-/// The server's message that it has closed the files, and does not use them. No thread that the guard sees has this id.
+/// The server's message that it has closed the files, and does not use them. No thread that the
+/// guard sees has this id.
 const GIVEN_UP: u32 = 0;
 
-/// Keeps files open for writing: their locks. Gives them up when dropped, so that others may use them as before.
+/// Keeps files open for writing: their locks. Gives them up when dropped, so that others may use
+/// them as before.
 pub type Hold = Box<dyn Any + Send>;
 
 /// Why a guard that does not [see threads](questions::sees_threads) opens nothing.
@@ -82,8 +85,8 @@ impl Upgrade {
         Self(Way::No(reason))
     }
 
-    /// Returns that the guard opens `files`, with what keeps them, and the server the `volume` on them. Both may fail with a reason for
-    /// users.
+    /// Returns that the guard opens `files`, with what keeps them, and the server the `volume` on
+    /// them. Both may fail with a reason for users.
     pub fn by(
         files: impl FnMut() -> Result<(Vec<OwnedFd>, Hold), String> + Send + 'static,
         volume: impl Fn(Vec<OwnedFd>) -> Result<Arc<vfs::Volume>, String> + Send + Sync + 'static,
@@ -171,7 +174,8 @@ impl Asker {
         })
     }
 
-    /// Tells the guard that the files which it has opened were closed, and waits until it has given them up.
+    /// Tells the guard that the files which it has opened were closed, and waits until it has given
+    /// them up.
     pub(super) fn give_up(&self) {
         let mut socket = self.0.lock();
         if let Some(guard) = &*socket
@@ -205,8 +209,8 @@ fn ask(socket: &OwnedFd, thread: u32) -> Result<Result<Vec<OwnedFd>, String>, Er
     }
 }
 
-/// Starts a thread of the guard that answers until the other end of `socket` is closed. `device` is the number of the mount's
-/// device, once there is a mount.
+/// Starts a thread of the guard that answers until the other end of `socket` is closed. `device` is
+/// the number of the mount's device, once there is a mount.
 pub(super) fn start(socket: OwnedFd, upgrade: &Upgrade, device: Arc<OnceLock<String>>) {
     let upgrade = upgrade.clone();
     let thread = std::thread::Builder::new().name("fuse-upgrade".to_owned());
@@ -255,8 +259,9 @@ fn answer(socket: &OwnedFd, opened: Result<Vec<OwnedFd>, String>) -> Result<(), 
     }
 }
 
-/// Returns whether a thread of root waits in the ioctl that requests a writable volume, on an open file of the mount with this
-/// device. The server, which may have been taken over, names the thread.
+/// Returns whether a thread of root waits in the ioctl that requests a writable volume, on an open
+/// file of the mount with this device. The server, which may have been taken over, names the
+/// thread.
 fn is_requested_by(thread: u32, device: &str) -> bool {
     let Some(call) = system_call::of(thread) else { return false };
     let (number, arguments) = call;
@@ -267,7 +272,8 @@ fn is_requested_by(thread: u32, device: &str) -> bool {
         && device_of(thread, file & 0xFFFF_FFFF).as_deref() == Some(device)
 }
 
-/// Returns the device number of the mount that an open file of a thread is on, without a request to the mount.
+/// Returns the device number of the mount that an open file of a thread is on, without a request to
+/// the mount.
 fn device_of(thread: u32, file: u64) -> Option<String> {
     let opened = fs::read_to_string(format!("/proc/{thread}/fdinfo/{file}")).ok()?;
     let id = opened.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().to_owned();

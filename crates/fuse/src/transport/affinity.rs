@@ -1,11 +1,14 @@
-//! Affinity of the leader to its client: while no processor is idle, the thread that receives requests moves to the
-//! processor of the thread that sends them. Two threads on one processor alternate by context switches. On two
-//! processors, each wakes the other by an interrupt, which takes several times as long, especially on virtual machines.
+//! Affinity of the leader to its client: while no processor is idle, the thread that receives
+//! requests moves to the processor of the thread that sends them. Two threads on one processor
+//! alternate by context switches. On two processors, each wakes the other by an interrupt, which
+//! takes several times as long, especially on virtual machines.
 //!
-//! While processors are idle, the scheduler moves a woken client to one of them, and the affinity gains nothing.
+//! While processors are idle, the scheduler moves a woken client to one of them, and the affinity
+//! gains nothing.
 //!
-//! /dev/fuse names the thread that sent a request, but not its processor. The confined server cannot look that up, so
-//! it asks another process (the guard) through a socket. Not here: the answers (`session::locate`).
+//! /dev/fuse names the thread that sent a request, but not its processor. The confined server
+//! cannot look that up, so it asks another process (the guard) through a socket. Not here: the
+//! answers (`session::locate`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,8 +27,8 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 /// The affinity of the threads that receive a connection's requests to their clients.
 #[derive(Debug)]
 pub struct Affinity {
-    /// A socket that preserves message boundaries. A question is the id of a thread, the answer the number of its
-    /// processor, both as `u32`.
+    /// A socket that preserves message boundaries. A question is the id of a thread, the answer the
+    /// number of its processor, both as `u32`.
     socket: OwnedFd,
     /// The processors on which this process may run.
     allowed: CpuSet,
@@ -45,8 +48,8 @@ impl Affinity {
         })
     }
 
-    /// Moves the calling thread at intervals to the processor of `client`, a thread that has sent a request. Does not
-    /// wait for answers, but uses the answer to an earlier question.
+    /// Moves the calling thread at intervals to the processor of `client`, a thread that has sent a
+    /// request. Does not wait for answers, but uses the answer to an earlier question.
     pub fn follow(&self, client: u32) {
         let order = Ordering::Relaxed;
         if self.is_pending.load(order) {
@@ -75,8 +78,8 @@ impl Affinity {
         }
     }
 
-    /// Moves the calling thread to `processor`, if it may run there. It is not bound to the processor: the scheduler,
-    /// which knows all clients, may move it again.
+    /// Moves the calling thread to `processor`, if it may run there. It is not bound to the
+    /// processor: the scheduler, which knows all clients, may move it again.
     fn move_to(&self, processor: u32) {
         let processor = processor as usize;
         let is_allowed = processor < CpuSet::MAX_CPU && self.allowed.is_set(processor);

@@ -1,5 +1,5 @@
-//! The buffers of one worker, and the service of a request in them: from the bytes that the channel received to
-//! the answer.
+//! The buffers of one worker, and the service of a request in them: from the bytes that the channel
+//! received to the answer.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::transport::busy_poll::BusyPoll;
 use crate::transport::channel::{Channel, EndReason, PIECES_MAX};
 use crate::transport::waiters::Waiting;
 
-/// The number of bytes of a file from which on copying them takes longer than waking another thread.
+/// The number of bytes of a file from which on copying them takes longer than waking another
+/// thread.
 const LONG_BYTES: usize = 256 * 1024;
 /// The size of the largest request: a WRITE with its header. The kernel insists on room for one.
 const REQUEST_BYTES_MAX: usize = TRANSFER_BYTES_MAX as usize + 4096;
@@ -38,8 +39,9 @@ impl Buffers {
         }
     }
 
-    /// Serves the request in the first `length` bytes and sends the answer. Calls `before_copy` before a long copy. Returns
-    /// the request if it has to wait for the kernel before it is answered.
+    /// Serves the request in the first `length` bytes and sends the answer. Calls `before_copy`
+    /// before a long copy. Returns the request if it has to wait for the kernel before it is
+    /// answered.
     ///
     /// Errors: the error that was sent as the answer, or EIO if the bytes are not a request.
     pub fn serve(
@@ -80,8 +82,8 @@ impl Buffers {
         done.map(|()| None)
     }
 
-    /// Answers with bytes of a file. They are passed from the cache to the kernel without a copy, in one piece for
-    /// each folio, unless the read is direct or has too many pieces.
+    /// Answers with bytes of a file. They are passed from the cache to the kernel without a copy,
+    /// in one piece for each folio, unless the read is direct or has too many pieces.
     fn answer_contents(
         &mut self,
         channel: &Channel,
@@ -104,8 +106,8 @@ impl Buffers {
     }
 }
 
-/// Serves requests until INIT is answered: with an agreement, a refusal or, after a panic, an error. The kernel sends
-/// no second INIT after an error.
+/// Serves requests until INIT is answered: with an agreement, a refusal or, after a panic, an
+/// error. The kernel sends no second INIT after an error.
 pub fn shake_hands(server: &Arc<Server>, channel: &Channel) -> Result<(), EndReason> {
     let mut buffers = Buffers::new();
     let mut has_failed = false;

@@ -1,9 +1,11 @@
-//! Busy polling: while requests follow each other closely, a thread that waits for a request polls for a short time
-//! before it sleeps. A sleeping processor takes tens of microseconds to wake, especially on virtual machines. That is
-//! several times as long as serving a request from the cache.
+//! Busy polling: while requests follow each other closely, a thread that waits for a request polls
+//! for a short time before it sleeps. A sleeping processor takes tens of microseconds to wake,
+//! especially on virtual machines. That is several times as long as serving a request from the
+//! cache.
 //!
-//! While other programs need the processors (`contention`), no processor sleeps, and polling takes time from those
-//! programs. The waiting threads do not poll then, and move to the processors of their clients instead (`affinity`).
+//! While other programs need the processors (`contention`), no processor sleeps, and polling takes
+//! time from those programs. The waiting threads do not poll then, and move to the processors of
+//! their clients instead (`affinity`).
 //!
 //! Not here: receiving requests (`channel`, `ring`).
 
@@ -18,11 +20,11 @@ use rustix::time::Timespec;
 use crate::transport::affinity::Affinity;
 use crate::transport::contention::Contention;
 
-/// The maximum time of polling. A client that waits for its answer sends the next request sooner, even from a sleeping
-/// processor.
+/// The maximum time of polling. A client that waits for its answer sends the next request sooner,
+/// even from a sleeping processor.
 const POLL_MAX: Duration = Duration::from_micros(100);
-/// The maximum time of one yield. A longer yield has given the processor to a thread that computes, not to the client
-/// that sends the next request.
+/// The maximum time of one yield. A longer yield has given the processor to a thread that computes,
+/// not to the client that sends the next request.
 const YIELD_MAX: Duration = Duration::from_millis(1);
 /// The number of waits without polling after a yield that was too long.
 const SKIPPED_POLLS: u32 = 100;
@@ -36,7 +38,8 @@ const LATENCY_NONE: i32 = 0;
 /// The latency at which processors sleep as usual.
 const LATENCY_ANY: i32 = -1;
 
-/// The policy of waiting for requests, shared by all threads that wait for requests of one connection.
+/// The policy of waiting for requests, shared by all threads that wait for requests of one
+/// connection.
 #[derive(Debug, Default)]
 pub struct BusyPoll {
     /// Whether polling can help at all: only if the client can run on another processor.
@@ -58,14 +61,14 @@ pub struct Wait {
 }
 
 impl BusyPoll {
-    /// Creates a policy for threads that may use `processors` processors. With `keep_awake`, all processors of the
-    /// host are kept awake while requests follow each other closely.
+    /// Creates a policy for threads that may use `processors` processors. With `keep_awake`, all
+    /// processors of the host are kept awake while requests follow each other closely.
     pub fn new(processors: usize, keep_awake: Option<KeepAwake>) -> Self {
         Self { is_possible: processors > 1, keep_awake, ..Self::default() }
     }
 
-    /// Returns this policy with regard for other programs: while they need the processors, no thread polls. With
-    /// `affinity`, the threads move to their clients' processors then.
+    /// Returns this policy with regard for other programs: while they need the processors, no
+    /// thread polls. With `affinity`, the threads move to their clients' processors then.
     pub fn with_contention(self, contention: Contention, affinity: Option<Affinity>) -> Self {
         Self { contention: Some(contention), affinity, ..self }
     }
@@ -82,7 +85,8 @@ impl BusyPoll {
         Wait { begin: Instant::now(), is_polling }
     }
 
-    /// Lets other threads run if the wait is still polling. Returns whether to poll again, rather than to sleep.
+    /// Lets other threads run if the wait is still polling. Returns whether to poll again, rather
+    /// than to sleep.
     pub fn poll_again(&self, wait: &mut Wait) -> bool {
         if wait.is_polling {
             let before = Instant::now();
@@ -96,13 +100,14 @@ impl BusyPoll {
         wait.is_polling
     }
 
-    /// Returns the time that a wait may sleep before it must call [`let_sleep`](Self::let_sleep). `None` if there is
-    /// no limit.
+    /// Returns the time that a wait may sleep before it must call [`let_sleep`](Self::let_sleep).
+    /// `None` if there is no limit.
     pub fn sleep_timeout(&self) -> Option<&'static Timespec> {
         self.keep_awake.as_ref().filter(|keep_awake| keep_awake.is_on()).map(|_| &AWAKE)
     }
 
-    /// Lets the processors sleep, after no request came within [`sleep_timeout`](Self::sleep_timeout).
+    /// Lets the processors sleep, after no request came within
+    /// [`sleep_timeout`](Self::sleep_timeout).
     pub fn let_sleep(&self) {
         if let Some(keep_awake) = &self.keep_awake {
             keep_awake.set(false);
@@ -123,8 +128,8 @@ impl BusyPoll {
         }
     }
 
-    /// Moves the calling thread, which has received a request of the thread `client`, to the processor of the client
-    /// while other programs need the processors.
+    /// Moves the calling thread, which has received a request of the thread `client`, to the
+    /// processor of the client while other programs need the processors.
     pub fn follow_client(&self, client: u32) {
         // The kernel's own requests have no client.
         if client != 0

@@ -1,5 +1,5 @@
-//! The connection to the kernel over /dev/fuse: a read receives a request, and a writev sends an answer. Not here:
-//! threads.
+//! The connection to the kernel over /dev/fuse: a read receives a request, and a writev sends an
+//! answer. Not here: threads.
 
 use std::io::IoSlice;
 use std::ops::{Deref, Range};
@@ -19,7 +19,8 @@ use crate::transport::busy_poll::BusyPoll;
 /// The greatest error number that the kernel accepts in an answer.
 const ERRNO_MAX: i32 = 511;
 
-/// The maximum number of pieces of a payload: one less than writev accepts (IOV_MAX), for the header.
+/// The maximum number of pieces of a payload: one less than writev accepts (IOV_MAX), for the
+/// header.
 pub const PIECES_MAX: usize = 1023;
 
 /// The reason why no more requests come.
@@ -113,14 +114,16 @@ impl Channel {
         }
     }
 
-    /// Invalidates the attributes of `node` in the kernel's cache. Handlers of requests may call this.
+    /// Invalidates the attributes of `node` in the kernel's cache. Handlers of requests may call
+    /// this.
     pub fn invalidate_attributes(&self, node: u64) {
         self.invalidate(InvalidateInode { node, offset: -1, length: 0 });
     }
 
-    /// Invalidates the attributes of `node`, and a range of its contents, in the kernel's cache. The kernel writes dirty
-    /// contents first, and waits for requests in flight that read or write the contents. So a thread that receives requests
-    /// must not call this. Returns whether the kernel has done so.
+    /// Invalidates the attributes of `node`, and a range of its contents, in the kernel's cache.
+    /// The kernel writes dirty contents first, and waits for requests in flight that read or write
+    /// the contents. So a thread that receives requests must not call this. Returns whether the
+    /// kernel has done so.
     pub fn invalidate_contents(&self, node: u64, range: Range<FileOffset>) -> bool {
         let offset = i64::try_from(range.start.0).unwrap_or(i64::MAX);
         // Zero: up to the end of the file.

@@ -1,5 +1,6 @@
-//! Detection of other programs that need the processors, by the number of runnable threads of the host in
-//! /proc/loadavg. The file is opened before the server is confined. Not here: the consequences (`busy_poll`).
+//! Detection of other programs that need the processors, by the number of runnable threads of the
+//! host in /proc/loadavg. The file is opened before the server is confined. Not here: the
+//! consequences (`busy_poll`).
 
 use std::fs::File;
 use std::io;
@@ -13,8 +14,9 @@ use super::interval::Interval;
 const LOADS: &str = "/proc/loadavg";
 /// The interval of checks. Each takes a microsecond or two.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// The number of checks in a row that must find too many runnable threads before the processors count as contended,
-/// since threads of the kernel come and go. The same number of checks that find fewer threads ends the contention.
+/// The number of checks in a row that must find too many runnable threads before the processors
+/// count as contended, since threads of the kernel come and go. The same number of checks that find
+/// fewer threads ends the contention.
 const CHECKS: u32 = 3;
 
 /// Whether other programs need the processors.
@@ -23,7 +25,8 @@ pub struct Contention {
     loads: File,
     processors: u32,
     checks: Interval,
-    /// The number of checks that found too many threads, less the checks that did not, from 0 to `2 * CHECKS - 1`.
+    /// The number of checks that found too many threads, less the checks that did not, from 0 to
+    /// `2 * CHECKS - 1`.
     contended: AtomicU32,
 }
 
@@ -40,8 +43,8 @@ impl Contention {
         })
     }
 
-    /// Returns whether more threads are runnable than there are processors. The calling thread is runnable,
-    /// and usually so is the client that it has just answered.
+    /// Returns whether more threads are runnable than there are processors. The calling thread is
+    /// runnable, and usually so is the client that it has just answered.
     pub fn is_contended(&self) -> bool {
         if self.checks.has_ended() {
             let mut text = [0; 128];
@@ -53,7 +56,8 @@ impl Contention {
 
     /// Records the result of a check: whether there were too many runnable threads.
     fn record(&self, is_too_many: bool) {
-        // Only one thread at a time is here, unless a check takes longer than the interval. Then a count may be lost.
+        // Only one thread at a time is here, unless a check takes longer than the interval. Then a
+        // count may be lost.
         let contended = self.contended.load(Ordering::Relaxed);
         let contended = if is_too_many {
             (contended + 1).min(2 * CHECKS - 1)
@@ -64,7 +68,8 @@ impl Contention {
     }
 }
 
-/// Returns the number of runnable threads: the number before the slash in `0.20 0.18 0.12 1/80 11206`.
+/// Returns the number of runnable threads: the number before the slash in
+/// `0.20 0.18 0.12 1/80 11206`.
 fn runnable(loads: &[u8]) -> Option<u32> {
     let field = loads.split(|&byte| byte == b' ').nth(3)?;
     std::str::from_utf8(field).ok()?.split_once('/')?.0.parse().ok()

@@ -18,7 +18,8 @@ impl Interval {
         Self { length, begin: Instant::now(), next: AtomicU64::new(0) }
     }
 
-    /// Returns whether the interval has ended, and begins the next one. Only one thread gets true for each interval.
+    /// Returns whether the interval has ended, and begins the next one. Only one thread gets true
+    /// for each interval.
     pub fn has_ended(&self) -> bool {
         let order = Ordering::Relaxed;
         let now = self.begin.elapsed().as_micros() as u64;

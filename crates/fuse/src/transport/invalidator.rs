@@ -1,8 +1,8 @@
-//! The thread that invalidates files' contents in the kernel's cache for the handlers of requests. Not here: the
-//! decision to invalidate.
+//! The thread that invalidates files' contents in the kernel's cache for the handlers of requests.
+//! Not here: the decision to invalidate.
 //!
-//! The kernel waits for requests in flight that read or write the contents, and such a request may wait for a handler.
-//! So this thread serves no requests.
+//! The kernel waits for requests in flight that read or write the contents, and such a request may
+//! wait for a handler. So this thread serves no requests.
 
 use std::io;
 use std::ops::Range;
@@ -43,9 +43,10 @@ impl Invalidator {
         Ok(Self { channel: own, queue })
     }
 
-    /// Makes the kernel write and invalidate a range of the contents of `node`. Returns whether it has done so within
-    /// `timeout`. Otherwise it does so later, after what was requested earlier: no request is given up. Without a timeout, the
-    /// calling thread waits for the kernel itself, and must not be one that serves requests.
+    /// Makes the kernel write and invalidate a range of the contents of `node`. Returns whether it
+    /// has done so within `timeout`. Otherwise it does so later, after what was requested earlier:
+    /// no request is given up. Without a timeout, the calling thread waits for the kernel itself,
+    /// and must not be one that serves requests.
     pub fn invalidate_contents(
         &self,
         node: u64,

@@ -1,17 +1,17 @@
-//! The state of the leader of a worker pool: the request that it serves, and whether a watchdog checks it. Not
-//! here: the threads (`worker_pool`).
+//! The state of the leader of a worker pool: the request that it serves, and whether a watchdog
+//! checks it. Not here: the threads (`worker_pool`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The number of checks in a row without a request after which the watchdog stops.
 const QUIET_CHECKS_MAX: u64 = 50;
 
-/// The leader's state. If the leader ends a request while the watchdog takes the role over, exactly one of the
-/// two succeeds.
+/// The leader's state. If the leader ends a request while the watchdog takes the role over, exactly
+/// one of the two succeeds.
 #[derive(Debug, Default)]
 pub struct Leadership {
-    /// Grows by one when a request begins and when it ends. So it is odd while the leader serves a request, and
-    /// that value is the request's number.
+    /// Grows by one when a request begins and when it ends. So it is odd while the leader serves a
+    /// request, and that value is the request's number.
     state: AtomicU64,
     /// Whether the watchdog runs, or was woken to run.
     is_watched: AtomicBool,
@@ -22,18 +22,18 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Records that the leader begins to serve a request. Returns the request's number, and whether the watchdog
-    /// runs already. If it does not, the caller has to wake a thread for it.
+    /// Records that the leader begins to serve a request. Returns the request's number, and whether
+    /// the watchdog runs already. If it does not, the caller has to wake a thread for it.
     pub fn begin_request(&self) -> (u64, bool) {
-        // First the state, then the flag; `stop_watching` uses the opposite order. So at least one of both threads
-        // sees the other one's change.
+        // First the state, then the flag; `stop_watching` uses the opposite order. So at least one
+        // of both threads sees the other one's change.
         let number = self.state.fetch_add(1, Ordering::SeqCst) + 1;
         let is_watched = self.is_watched.load(Ordering::SeqCst);
         (number, is_watched || self.is_watched.swap(true, Ordering::SeqCst))
     }
 
-    /// Records that the leader has served the request `number`. Returns false if the calling thread is no longer
-    /// the leader.
+    /// Records that the leader has served the request `number`. Returns false if the calling thread
+    /// is no longer the leader.
     pub fn end_request(&self, number: u64) -> bool {
         let next = number + 1;
         self.state.compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -44,8 +44,8 @@ impl Leadership {
         self.is_watched.load(Ordering::SeqCst)
     }
 
-    /// Checks the leader. If it still serves the request that it served at the last check, makes the calling thread
-    /// the leader and returns true. Only one thread at a time may call this.
+    /// Checks the leader. If it still serves the request that it served at the last check, makes
+    /// the calling thread the leader and returns true. Only one thread at a time may call this.
     pub fn take_over(&self) -> bool {
         let state = self.state.load(Ordering::Acquire);
         if self.checked.swap(state, Ordering::Relaxed) != state {

@@ -1,5 +1,5 @@
-//! Transports for requests and answers, and the threads that serve: over /dev/fuse, with one message in each read and
-//! write, or through rings of io_uring.
+//! Transports for requests and answers, and the threads that serve: over /dev/fuse, with one
+//! message in each read and write, or through rings of io_uring.
 
 mod affinity;
 mod buffers;

@@ -1,17 +1,18 @@
-//! Expected times for which requests of each kind wait for the device. They decide whether the leader may wait
-//! itself. Not here: the waits.
+//! Expected times for which requests of each kind wait for the device. They decide whether the
+//! leader may wait itself. Not here: the waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The limit below which a wait is brief. Waking another thread, usually on another processor, takes about as long,
-/// so other requests gain nothing if the leader is back earlier.
+/// The limit below which a wait is brief. Waking another thread, usually on another processor,
+/// takes about as long, so other requests gain nothing if the leader is back earlier.
 const BRIEF: Duration = Duration::from_micros(200);
-/// The expectation before the first request. It is long, so that waits count as brief only after some requests.
+/// The expectation before the first request. It is long, so that waits count as brief only after
+/// some requests.
 const UNKNOWN: Duration = Duration::from_millis(1);
-/// The share of the old expectation that is kept, above a wait that was shorter, as numerator and denominator. After
-/// a long wait, waits count as brief again only after about thirty brief ones. So other requests seldom wait for a
-/// leader that waits for the device.
+/// The share of the old expectation that is kept, above a wait that was shorter, as numerator and
+/// denominator. After a long wait, waits count as brief again only after about thirty brief ones.
+/// So other requests seldom wait for a leader that waits for the device.
 const KEPT_SHARE: (u64, u64) = (7, 8);
 /// The number of kinds: operation codes are distinguished up to this number.
 const KINDS: usize = 64;
@@ -27,8 +28,8 @@ impl Default for WaitTimes {
 }
 
 impl WaitTimes {
-    /// Returns whether requests with this operation code wait so briefly that no other thread need receive requests
-    /// during the wait.
+    /// Returns whether requests with this operation code wait so briefly that no other thread need
+    /// receive requests during the wait.
     pub fn are_brief(&self, opcode: u32) -> bool {
         self.of(opcode).load(Ordering::Relaxed) < BRIEF.as_nanos() as u64
     }

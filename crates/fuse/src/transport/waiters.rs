@@ -1,5 +1,6 @@
-//! The threads that serve requests which wait for the kernel: to drop or write cached data, or to release removed files. It does so
-//! by requests that other threads serve, so these threads receive none. Not here: the decision to wait (`dispatch`, `operations`).
+//! The threads that serve requests which wait for the kernel: to drop or write cached data, or to
+//! release removed files. It does so by requests that other threads serve, so these threads receive
+//! none. Not here: the decision to wait (`dispatch`, `operations`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,8 +15,8 @@ use crate::reply::{Answer, Reply};
 use crate::server::{InFlight, Server};
 use crate::transport::channel::Channel;
 
-/// The number of threads: more than wait for removed files at a time, and enough for a device that serves several writes at
-/// a time.
+/// The number of threads: more than wait for removed files at a time, and enough for a device that
+/// serves several writes at a time.
 const THREADS: usize = 16;
 
 /// The size of the largest answer: that of an ioctl.

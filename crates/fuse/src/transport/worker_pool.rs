@@ -1,18 +1,20 @@
-//! The worker threads of a channel. At any time at most one of them, the leader, waits for requests. The other
-//! threads serve requests or are idle.
+//! The worker threads of a channel. At any time at most one of them, the leader, waits for
+//! requests. The other threads serve requests or are idle.
 //!
-//! A leader that has received a request serves it itself and remains the leader: a request that needs no device
-//! costs no hand-over and no change of processor. The leader passes its role to an idle thread in two cases: if
-//! it is about to wait for the device (`base::waiting`) and such waits were not brief of late (`wait_times`), or
-//! if it is about to copy so much data that this takes longer than waking a thread.
+//! A leader that has received a request serves it itself and remains the leader: a request that
+//! needs no device costs no hand-over and no change of processor. The leader passes its role to an
+//! idle thread in two cases: if it is about to wait for the device (`base::waiting`) and such waits
+//! were not brief of late (`wait_times`), or if it is about to copy so much data that this takes
+//! longer than waking a thread.
 //!
 //! ```text
 //! thread A   receive ─ serve ─ answer ─ receive ─ serve ──┬─ wait for device ── answer ─ idle
 //! thread B   idle ────────────────────────────────────────┴─ receive ─ serve ─ answer ─ receive ─ ...
 //! ```
 //!
-//! A leader may spend longer on a request than expected: the device hangs, or the owner of a lock waits for the
-//! device. So an idle thread checks the leader at intervals, and takes the role over if necessary.
+//! A leader may spend longer on a request than expected: the device hangs, or the owner of a lock
+//! waits for the device. So an idle thread checks the leader at intervals, and takes the role over
+//! if necessary.
 
 use std::cell::Cell;
 use std::io;
@@ -36,8 +38,8 @@ use crate::transport::waiters::Waiters;
 /// The default number of threads: as many as kept a device with 100 µs latency busy.
 pub const THREADS_DEFAULT: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
-/// The interval at which an idle thread checks whether the leader still serves the same request. Other requests
-/// wait for a stuck leader for up to twice this time.
+/// The interval at which an idle thread checks whether the leader still serves the same request.
+/// Other requests wait for a stuck leader for up to twice this time.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// Threads that serve one channel.
@@ -70,7 +72,8 @@ struct State {
 }
 
 impl WorkerPool {
-    /// Starts `threads` threads, or as many as the host grants. Calls `at_end` once, when no more requests come.
+    /// Starts `threads` threads, or as many as the host grants. Calls `at_end` once, when no more
+    /// requests come.
     ///
     /// Errors: that of the host if it grants no thread.
     pub fn start(
@@ -164,7 +167,8 @@ impl Shared {
     fn begin_request(&self) -> u64 {
         let (number, is_watched) = self.leadership.begin_request();
         if !is_watched {
-            // Under the lock, so that a thread that is about to sleep without watching is woken, too.
+            // Under the lock, so that a thread that is about to sleep without watching is woken,
+            // too.
             let state = self.state.lock();
             if state.idle > 0 {
                 self.wake.notify_one();
@@ -278,8 +282,8 @@ impl Drop for Worker {
     }
 }
 
-/// Passes the leader's role on, unless the calling thread is not the leader, or another thread has taken the role
-/// over.
+/// Passes the leader's role on, unless the calling thread is not the leader, or another thread has
+/// taken the role over.
 fn pass_leadership(shared: &Shared, is_leader: &Cell<bool>, request: &Cell<Option<u64>>) {
     if is_leader.replace(false)
         && request.take().is_none_or(|request| shared.leadership.end_request(request))

@@ -155,8 +155,8 @@ fn root() -> Content {
     ])
 }
 
-/// Returns a server for an empty writable volume, after INIT of a kernel that offers the features `flags`. Also returns
-/// the file system.
+/// Returns a server for an empty writable volume, after INIT of a kernel that offers the features
+/// `flags`. Also returns the file system.
 pub fn writable_server(flags: u64) -> (Server, Arc<MemoryFileSystem>) {
     writable_server_with(flags, ServerOptions::default())
 }

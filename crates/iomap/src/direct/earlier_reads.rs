@@ -1,5 +1,6 @@
-//! Reads of a file that have begun before a format gave a range other blocks: while any of them is in flight, the old blocks
-//! must not be used for anything else. Not here: what a format does with the old blocks meanwhile.
+//! Reads of a file that have begun before a format gave a range other blocks: while any of them is
+//! in flight, the old blocks must not be used for anything else. Not here: what a format does with
+//! the old blocks meanwhile.
 //!
 //! ```text
 //! reader                         format                          writer of another file
@@ -11,7 +12,8 @@
 //!
 //! Each read that is in flight is seen, and nothing waits for one:
 //!
-//! - A fill has a locked folio in the mapping before it maps the range, and reads only blocks of it that are not uptodate.
+//! - A fill has a locked folio in the mapping before it maps the range, and reads only blocks of it
+//!   that are not uptodate.
 //! - A direct read is counted before it does.
 //! - Other reads compare generations at their end.
 
@@ -34,18 +36,20 @@ pub struct EarlierReads {
 }
 
 impl EarlierReads {
-    /// Returns the reads that may read the old blocks of `range`, in bytes, or `None` if there are none. The format has given
-    /// the range other blocks before, and then changed the generation. Blocks of encoded data are read for the whole cluster.
+    /// Returns the reads that may read the old blocks of `range`, in bytes, or `None` if there are
+    /// none. The format has given the range other blocks before, and then changed the generation.
+    /// Blocks of encoded data are read for the whole cluster.
     pub fn of(file: &Arc<WritableFile>, range: Range<u64>) -> Option<Self> {
         let mut reads =
             Self { file: Arc::downgrade(file), range, are_fills: true, direct: [true; 2] };
         reads.may_be_in_flight().then_some(reads)
     }
 
-    /// Looks again. Returns whether any of the reads may be in flight. Takes no lock but those of the cache, and waits for
-    /// nothing.
+    /// Looks again. Returns whether any of the reads may be in flight. Takes no lock but those of
+    /// the cache, and waits for nothing.
     pub fn may_be_in_flight(&mut self) -> bool {
-        // Direct reads hold the file. A fill of a dropped file has no reader that could use what it reads.
+        // Direct reads hold the file. A fill of a dropped file has no reader that could use what it
+        // reads.
         let Some(file) = self.file.upgrade() else { return false };
         self.are_fills = self.are_fills && may_be_filled(&file, &self.range);
         let are_direct = file.direct_reads.look(&mut self.direct);
@@ -67,7 +71,8 @@ fn may_be_filled(file: &WritableFile, range: &Range<u64>) -> bool {
                 match mapping.try_lock(&folio) {
                     // A fill that began earlier would have it locked.
                     Some(locked) if mapping.holds(&locked) => {}
-                    // Writeback or another change has it locked, maybe one that waits for these blocks.
+                    // Writeback or another change has it locked, maybe one that waits for these
+                    // blocks.
                     None if is_uptodate(&folio, range) => {}
                     _ => return true,
                 }
@@ -80,7 +85,8 @@ fn may_be_filled(file: &WritableFile, range: &Range<u64>) -> bool {
     false
 }
 
-/// Returns whether all blocks of `folio` with bytes of `range` are uptodate. Fills read no such blocks.
+/// Returns whether all blocks of `folio` with bytes of `range` are uptodate. Fills read no such
+/// blocks.
 fn is_uptodate(folio: &FolioRef<'_>, range: &Range<u64>) -> bool {
     let end = folio.position() + folio.len() as u64;
     let start = range.start.max(folio.position());

@@ -1,9 +1,11 @@
-//! The end of direct requests: one call of the format for all ended requests of a file, invalidation of the cache's
-//! copies of the data, and the requests' callbacks. Several threads complete the requests of different files.
-//! Not here: the submission (`submit.rs`), and the state of a request in flight (`request.rs`).
+//! The end of direct requests: one call of the format for all ended requests of a file,
+//! invalidation of the cache's copies of the data, and the requests' callbacks. Several threads
+//! complete the requests of different files. Not here: the submission (`submit.rs`), and the state
+//! of a request in flight (`request.rs`).
 //!
-//! The completing thread may start transactions, and locks folios. So it must be no thread for which the holder
-//! of a folio's lock may wait: neither a device's, nor that of `writeback/end_io.rs`.
+//! The completing thread may start transactions, and locks folios. So it must be no thread for
+//! which the holder of a folio's lock may wait: neither a device's, nor that of
+//! `writeback/end_io.rs`.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,9 +27,10 @@ use crate::writeback::end_io::merge;
 /// The maximum number of threads that complete requests.
 const THREADS_MAX: usize = 4;
 
-/// The callback of a request. Its argument is the number of bytes that were moved; a read ends at the end of the file.
-/// After an error, some bytes of a write may be written. Called once, on any thread, without locks. It must not wait
-/// for other requests, which may need that thread, nor drop the volume, which waits for them.
+/// The callback of a request. Its argument is the number of bytes that were moved; a read ends at
+/// the end of the file. After an error, some bytes of a write may be written. Called once, on any
+/// thread, without locks. It must not wait for other requests, which may need that thread, nor drop
+/// the volume, which waits for them.
 pub type DirectDone = Box<dyn FnOnce(Result<usize>) + Send>;
 
 /// A request whose bios have ended.
@@ -78,7 +81,8 @@ pub(super) fn complete(file: Option<&Arc<WritableFile>>, ended: EndedRequest) ->
     result
 }
 
-/// Completes a request that needs only its callback ([`EndedRequest::needs_thread`]), on any thread.
+/// Completes a request that needs only its callback ([`EndedRequest::needs_thread`]), on any
+/// thread.
 pub(super) fn complete_here(file: Option<&WritableFile>, ended: EndedRequest, done: DirectDone) {
     if let Some(file) = file {
         file.end_io.direct.record(&ended);
@@ -185,8 +189,8 @@ impl std::fmt::Debug for EndedRequests {
 #[derive(Debug, Default)]
 pub(crate) struct DirectEndIo {
     queue: Arc<Queue>,
-    /// Started when there is work for them; waited for when this is dropped. The last file may be dropped by
-    /// one of them, when the last of its requests has ended.
+    /// Started when there is work for them; waited for when this is dropped. The last file may be
+    /// dropped by one of them, when the last of its requests has ended.
     threads: OnceLock<Result<Vec<Worker>>>,
     /// Whether a write has ended since the last call of [`DirectEndIo::take_written`].
     has_written: AtomicBool,
@@ -268,7 +272,8 @@ impl Drop for DirectEndIo {
 }
 
 impl Queue {
-    /// Runs a thread: completes requests of one file after another, until there are none and the queue is closed.
+    /// Runs a thread: completes requests of one file after another, until there are none and the
+    /// queue is closed.
     fn work(&self) {
         let mut files = self.files.lock();
         loop {
@@ -296,7 +301,8 @@ impl Queue {
     }
 }
 
-/// Returns `done` with its panics caught, which the panic hook has reported: other requests need this thread.
+/// Returns `done` with its panics caught, which the panic hook has reported: other requests need
+/// this thread.
 fn catching_panics(done: DirectDone) -> impl FnOnce(Result<usize>) {
     move |result| {
         let _ = catch_unwind(AssertUnwindSafe(|| done(result)));

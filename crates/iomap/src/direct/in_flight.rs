@@ -1,5 +1,5 @@
-//! What a file knows of its direct requests: the number of those in flight, and the zeroes that they have written after
-//! its end. Not here: the requests (`request.rs`).
+//! What a file knows of its direct requests: the number of those in flight, and the zeroes that
+//! they have written after its end. Not here: the requests (`request.rs`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +19,8 @@ impl InFlightCount {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Subtracts a request that has ended: the format was called, and the cache has no data from before the request.
+    /// Subtracts a request that has ended: the format was called, and the cache has no data from
+    /// before the request.
     pub(super) fn end(&self) {
         let before = self.count.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "a request ends twice");
@@ -48,8 +49,8 @@ impl InFlightCount {
     }
 }
 
-/// The number of direct reads of a file in flight, in two counters. New reads are counted in one of them, so that the other
-/// one reaches zero also while reads overlap without end.
+/// The number of direct reads of a file in flight, in two counters. New reads are counted in one of
+/// them, so that the other one reaches zero also while reads overlap without end.
 #[derive(Debug, Default)]
 pub(crate) struct DirectReads {
     counts: [AtomicUsize; 2],
@@ -75,11 +76,11 @@ impl DirectReads {
         debug_assert!(before > 0, "a read ends twice");
     }
 
-    /// Clears the counters in `in_flight` that are zero: all reads that were counted in them earlier have ended. Returns
-    /// whether any is left.
+    /// Clears the counters in `in_flight` that are zero: all reads that were counted in them
+    /// earlier have ended. Returns whether any is left.
     ///
-    /// A read stays in one counter. So the reads that had begun at some time have ended once each counter was zero at any
-    /// time since, wherever new reads are counted.
+    /// A read stays in one counter. So the reads that had begun at some time have ended once each
+    /// counter was zero at any time since, wherever new reads are counted.
     pub(crate) fn look(&self, in_flight: &mut [bool; 2]) -> bool {
         let is_used = |counter: usize| self.counts[counter].load(Ordering::Acquire) > 0;
         for (counter, in_flight) in in_flight.iter_mut().enumerate() {
@@ -94,14 +95,16 @@ impl DirectReads {
     }
 }
 
-/// The zeroes on the device after the end of a file, as far as they are known: the size, and the end of its block.
-/// Nothing but zeroes is written after the end of a file, but what the block held before the first write is unknown.
+/// The zeroes on the device after the end of a file, as far as they are known: the size, and the
+/// end of its block. Nothing but zeroes is written after the end of a file, but what the block held
+/// before the first write is unknown.
 #[derive(Debug, Default)]
 pub(crate) struct ZeroedTail(Mutex<Option<(u64, u64)>>);
 
 impl ZeroedTail {
-    /// Returns whether a write from byte `at` on, in the block that ends with byte `block_end`, continues the last
-    /// write, in a file of `size` bytes. The caller holds the inode's lock alone.
+    /// Returns whether a write from byte `at` on, in the block that ends with byte `block_end`,
+    /// continues the last write, in a file of `size` bytes. The caller holds the inode's lock
+    /// alone.
     pub(super) fn is_continued_by(&self, at: u64, size: u64, block_end: u64) -> bool {
         at == size && *self.0.lock() == Some((size, block_end))
     }

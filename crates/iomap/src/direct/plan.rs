@@ -1,5 +1,5 @@
-//! The plan of a direct request: its runs on the device, whether it may be submitted, and what is done before.
-//! Not here: the bios (`submit.rs`).
+//! The plan of a direct request: its runs on the device, whether it may be submitted, and what is
+//! done before. Not here: the bios (`submit.rs`).
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -24,8 +24,9 @@ pub enum Refused {
     /// The request needs the inode's lock alone, or blocks that are not allocated: see
     /// [`write_direct_alone`](super::write_direct_alone).
     NeedsAlone,
-    /// The request has to go through the cache: the data is inline or transformed, other threads keep writing to the
-    /// cache, or the cache has data of the range that is not written back and the batch has other requests.
+    /// The request has to go through the cache: the data is inline or transformed, other threads
+    /// keep writing to the cache, or the cache has data of the range that is not written back and
+    /// the batch has other requests.
     NeedsCache,
     /// The request would have to wait, and the caller does not want that.
     WouldBlock,
@@ -70,8 +71,8 @@ impl PlannedRun {
         self.at + self.length
     }
 
-    /// Returns the range for the format at the end of I/O: the whole blocks, of `block` bytes, with bytes of the run.
-    /// The rest of each block was written before, or is written with this run.
+    /// Returns the range for the format at the end of I/O: the whole blocks, of `block` bytes, with
+    /// bytes of the run. The rest of each block was written before, or is written with this run.
     pub(super) fn finished(&self, block: u64) -> FinishedRange {
         let start = self.at / block * block;
         FinishedRange {
@@ -89,11 +90,13 @@ pub(super) type PlannedRuns = SmallVec<[PlannedRun; 2]>;
 /// The plan of a write that has the file alone.
 pub(super) struct AlonePlan {
     pub runs: PlannedRuns,
-    /// The bytes of the runs, from the start of the first, that the request has. The others are zeroes to be written.
+    /// The bytes of the runs, from the start of the first, that the request has. The others are
+    /// zeroes to be written.
     pub own: Range<u64>,
 }
 
-/// Returns the runs of a range of a file. With `nowait`, refuses if the format would have to read its map.
+/// Returns the runs of a range of a file. With `nowait`, refuses if the format would have to read
+/// its map.
 pub(super) fn plan_range(
     mapper: &dyn MapRead,
     range: &Range<u64>,
@@ -134,7 +137,8 @@ fn plan_with(
     Ok(Some(runs))
 }
 
-/// Returns whether the file is only written through the cache: its data has another form on the device.
+/// Returns whether the file is only written through the cache: its data has another form on the
+/// device.
 fn needs_cache(file: &WritableFile) -> bool {
     file.mapper.transform().is_some() || file.mapper.cluster_bytes().is_some()
 }
@@ -156,7 +160,8 @@ pub(super) fn plan_overwrite(
     if nowait && is_cached(file, &range) {
         return Err(Refused::WouldBlock.into());
     }
-    // A caller that cannot wait leaves data that is read into the cache from now on to the end of the request.
+    // A caller that cannot wait leaves data that is read into the cache from now on to the end of
+    // the request.
     if !nowait && !clear_cache(file, &range) {
         return Err(Refused::NeedsCache.into());
     }
@@ -195,9 +200,9 @@ pub(super) fn plan_overwrite(
     Ok(runs)
 }
 
-/// Plans a write to blocks that were allocated for it, and prepares its range. Bytes around the request, in blocks
-/// without data and in the last block of the file, become zeroes. No other request is in flight, and the cache has
-/// nothing of the blocks.
+/// Plans a write to blocks that were allocated for it, and prepares its range. Bytes around the
+/// request, in blocks without data and in the last block of the file, become zeroes. No other
+/// request is in flight, and the cache has nothing of the blocks.
 pub(super) fn plan_alone(
     file: &WritableFile,
     request: &DirectRequest,
@@ -220,7 +225,8 @@ pub(super) fn plan_alone(
         run.is_some_and(|run| run.kind == IomapKind::Unwritten)
     };
     let start = if is_unwritten(blocks.start) { blocks.start } else { range.start };
-    // After the end of the file there must be zeroes. They are written unless the device is known to have them.
+    // After the end of the file there must be zeroes. They are written unless the device is known
+    // to have them.
     let is_end = range.end > file.size();
     let has_zeroes =
         is_end && file.zeroed_tail.is_continued_by(range.start, file.size(), blocks.end);
@@ -241,8 +247,8 @@ fn clip(runs: &[PlannedRun], start: u64, end: u64) -> PlannedRuns {
     clipped.collect()
 }
 
-/// Checks blocks that are overwritten in place, starts the threads that the end of the request will need, and splits extents,
-/// unless the end of I/O does so.
+/// Checks blocks that are overwritten in place, starts the threads that the end of the request will
+/// need, and splits extents, unless the end of I/O does so.
 fn prepare(
     file: &WritableFile,
     request: &DirectRequest,
@@ -275,8 +281,8 @@ fn must_split(file: &WritableFile, runs: &[PlannedRun], split: SplitExtents) -> 
         && (split == SplitExtents::Before || !file.mapper.may_split_at_end())
 }
 
-/// Returns new blocks for a range of a file, whole blocks of `block` bytes that are written out of place. After an
-/// error or a panic of the format, it has all placements back.
+/// Returns new blocks for a range of a file, whole blocks of `block` bytes that are written out of
+/// place. After an error or a panic of the format, it has all placements back.
 fn place_range(mapper: &dyn MapWrite, range: Range<u64>, block: u64) -> Result<PlannedRuns> {
     let mut runs = PlannedRuns::new();
     let placed = catch_unwind(AssertUnwindSafe(|| place_all(mapper, range, block, &mut runs)));

@@ -47,8 +47,8 @@ impl DirectRequest {
         done: impl FnOnce(Vec<u8>, Result<usize>) + Send + 'static,
     ) -> Self {
         let start = NonNull::from(memory.as_mut_slice()).cast();
-        // SAFETY: the closure owns the vector until it is called or dropped, and by then all bios have ended. The
-        // memory does not move with the vector, and nothing else accesses it.
+        // SAFETY: the closure owns the vector until it is called or dropped, and by then all bios
+        // have ended. The memory does not move with the vector, and nothing else accesses it.
         let segment = unsafe { Segment::new(start, memory.len()) };
         Self::new(at, segment, Box::new(move |result| done(memory, result)))
     }
@@ -82,7 +82,8 @@ impl DirectRequest {
 
     /// Calls `read` with the memory of a read.
     pub fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<usize> {
-        // SAFETY: the memory of a read is the request's alone until the request has ended, and no bio has it.
+        // SAFETY: the memory of a read is the request's alone until the request has ended, and no
+        // bio has it.
         read(unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.memory.len()) })
     }
 
@@ -140,8 +141,9 @@ impl fmt::Debug for Waiter {
 pub(super) struct DirectWait(Arc<Waiter>);
 
 impl DirectWait {
-    /// Calls `submit`, which submits the request, waits until the request has ended, also if `submit` panics, and
-    /// completes it. Returns the request's result. `file` is the file's state for writing, if it has one.
+    /// Calls `submit`, which submits the request, waits until the request has ended, also if
+    /// `submit` panics, and completes it. Returns the request's result. `file` is the file's state
+    /// for writing, if it has one.
     pub(super) fn wait_for(
         self,
         file: Option<&Arc<WritableFile>>,
@@ -238,15 +240,16 @@ impl InFlightRequest {
         let (start, length) = (range.start as usize, (range.end - range.start) as usize);
         let request = self.request.lock();
         let memory = &request.as_ref().expect("taken at the end only").memory;
-        // SAFETY: the bio holds this request until the bio has ended, and this request holds the memory. Parts do not
-        // overlap, and the whole is not accessed.
+        // SAFETY: the bio holds this request until the bio has ended, and this request holds the
+        // memory. Parts do not overlap, and the whole is not accessed.
         unsafe { memory.part(start, length) }
     }
 
     /// Zeroes a part of the memory of a read.
     pub(super) fn fill_zeroes(&self, range: Range<u64>) {
         let part = self.part(range);
-        // SAFETY: the memory of a read is the request's alone until the request has ended, and no bio has this part.
+        // SAFETY: the memory of a read is the request's alone until the request has ended, and no
+        // bio has this part.
         unsafe { part.as_ptr().write_bytes(0, part.len()) };
     }
 }
@@ -272,7 +275,8 @@ impl Drop for InFlightRequest {
     }
 }
 
-/// A direct read that is counted until this is dropped ([`DirectReads`](super::in_flight::DirectReads)).
+/// A direct read that is counted until this is dropped
+/// ([`DirectReads`](super::in_flight::DirectReads)).
 pub(super) struct ReadInFlight {
     file: Arc<WritableFile>,
     counted: CountedIn,

@@ -24,12 +24,13 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 /// A request that was not added is returned.
 type Added = Result<(), (Refused, DirectRequest)>;
 
-/// Requests that were added and not yet submitted. They count as in flight. If the batch is dropped, they end with
-/// EIO.
+/// Requests that were added and not yet submitted. They count as in flight. If the batch is
+/// dropped, they end with EIO.
 #[derive(Debug, Default)]
 pub struct DirectBatch {
     bios: Vec<Bio>,
-    /// Held until the submission: a request would end when it is dropped, and the caller may hold locks.
+    /// Held until the submission: a request would end when it is dropped, and the caller may hold
+    /// locks.
     requests: Vec<Arc<InFlightRequest>>,
 }
 
@@ -41,8 +42,9 @@ struct PendingBio {
 }
 
 impl DirectBatch {
-    /// Adds a read. `file` is the file's state for writing, if it has one. With `nowait`, refuses a request that would
-    /// have to wait for anything but its own data. The caller holds the inode's lock.
+    /// Adds a read. `file` is the file's state for writing, if it has one. With `nowait`, refuses a
+    /// request that would have to wait for anything but its own data. The caller holds the inode's
+    /// lock.
     pub fn read(
         &mut self,
         context: &ReadContext<'_>,
@@ -78,8 +80,8 @@ impl DirectBatch {
         Ok(())
     }
 
-    /// Adds an overwrite of existing blocks. With `nowait`, refuses a request that would have to wait for anything but
-    /// its own data. The caller holds the inode's lock, shared or alone.
+    /// Adds an overwrite of existing blocks. With `nowait`, refuses a request that would have to
+    /// wait for anything but its own data. The caller holds the inode's lock, shared or alone.
     pub fn overwrite(
         &mut self,
         file: &Arc<WritableFile>,
@@ -114,8 +116,9 @@ impl DirectBatch {
         Ok(())
     }
 
-    /// Returns whether the batch has no requests. Otherwise, adding one must not write back data from the cache: the format
-    /// may wait for blocks that become free only when the batch is submitted.
+    /// Returns whether the batch has no requests. Otherwise, adding one must not write back data
+    /// from the cache: the format may wait for blocks that become free only when the batch is
+    /// submitted.
     fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
@@ -136,8 +139,9 @@ impl DirectBatch {
         self.requests.push(request);
     }
 
-    /// Adds bios for `runs`, one for each group of runs that are contiguous on the device. `own` are the bytes of the
-    /// runs, from the start of the first, that the request has memory for. The others become zeroes.
+    /// Adds bios for `runs`, one for each group of runs that are contiguous on the device. `own`
+    /// are the bytes of the runs, from the start of the first, that the request has memory for. The
+    /// others become zeroes.
     fn add(
         &mut self,
         operation: BioOperation,
@@ -192,8 +196,8 @@ impl DirectBatch {
         }));
     }
 
-    /// Returns a request that is refused. A request that has failed is added, and ends with the error once the caller
-    /// submits the batch.
+    /// Returns a request that is refused. A request that has failed is added, and ends with the
+    /// error once the caller submits the batch.
     fn add_failed(&mut self, request: DirectRequest, no_plan: NoPlan) -> Added {
         match no_plan {
             NoPlan::Refused(refused) => Err((refused, request)),
@@ -213,8 +217,8 @@ impl DirectBatch {
         drop(self.requests);
     }
 
-    /// Submits the only request of the batch, which `wait` is for, and waits for its end. For `file`, see
-    /// [`DirectWait::wait_for`].
+    /// Submits the only request of the batch, which `wait` is for, and waits for its end. For
+    /// `file`, see [`DirectWait::wait_for`].
     pub(super) fn submit_and_wait(
         mut self,
         device: &dyn BlockDevice,
@@ -228,8 +232,8 @@ impl DirectBatch {
     }
 }
 
-/// Asserts that `runs` follow one another, and that the bytes `own` of them, from the start of the first, exist.
-/// Otherwise a request would report bytes that were not moved.
+/// Asserts that `runs` follow one another, and that the bytes `own` of them, from the start of the
+/// first, exist. Otherwise a request would report bytes that were not moved.
 fn check_runs(runs: &[PlannedRun], own: &Range<u64>) {
     let is_contiguous = runs.windows(2).all(|two| two[0].end() == two[1].at);
     let length: u64 = runs.iter().map(|run| run.length).sum();

@@ -1,8 +1,8 @@
 //! Mappings of file ranges, and the traits that a format implements to return them.
 //!
-//! No lock of the format is held between mapping a range and using the mapping. So a mapping is used for a folio only
-//! under that folio's lock, and only while the format's generation is still the one from before the call (`LastMap`).
-//! Otherwise the range is mapped again.
+//! No lock of the format is held between mapping a range and using the mapping. So a mapping is
+//! used for a folio only under that folio's lock, and only while the format's generation is still
+//! the one from before the call (`LastMap`). Otherwise the range is mapped again.
 
 pub(crate) mod transform;
 
@@ -20,8 +20,8 @@ use crate::read::decode::Encoding;
 pub enum IomapKind {
     /// Nothing is allocated. The range reads as zeroes.
     Hole,
-    /// Nothing is allocated yet, but space is reserved for data that the cache holds. Blocks that are not cached read
-    /// as zeroes.
+    /// Nothing is allocated yet, but space is reserved for data that the cache holds. Blocks that
+    /// are not cached read as zeroes.
     Delalloc,
     /// Blocks on the device hold the data.
     Mapped,
@@ -29,7 +29,8 @@ pub enum IomapKind {
     Unwritten,
     /// The data is within metadata; see [`MapRead::inline_data`].
     Inline,
-    /// The range is one cluster: its data is stored in another form, and decoded as a whole; see [`MapRead::cluster`].
+    /// The range is one cluster: its data is stored in another form, and decoded as a whole; see
+    /// [`MapRead::cluster`].
     Encoded,
 }
 
@@ -52,9 +53,11 @@ pub const CLUSTER_BYTES_MAX: u64 = 4 << 20;
 pub struct Cluster {
     /// The first byte in the file.
     pub offset: FileOffset,
-    /// The number of bytes in the file, at most [`CLUSTER_BYTES_MAX`]. May reach past the end of the file.
+    /// The number of bytes in the file, at most [`CLUSTER_BYTES_MAX`]. May reach past the end of
+    /// the file.
     pub length: u64,
-    /// The stored form: its parts on the device, in order. At least one, and together at most `length` bytes.
+    /// The stored form: its parts on the device, in order. At least one, and together at most
+    /// `length` bytes.
     pub stored: SmallVec<[StoredRun; 1]>,
 }
 
@@ -78,8 +81,9 @@ impl Cluster {
         self.stored.iter().fold(0, |length, run| length.saturating_add(run.length))
     }
 
-    /// Returns this cluster if it is what [`MapRead::cluster`] promises for byte `at` of a file with blocks of `block`
-    /// bytes. Errors: `Corrupt`, since a format may pass on what a damaged image says.
+    /// Returns this cluster if it is what [`MapRead::cluster`] promises for byte `at` of a file
+    /// with blocks of `block` bytes. Errors: `Corrupt`, since a format may pass on what a damaged
+    /// image says.
     fn checked(self, at: FileOffset, block: u64) -> Result<Self> {
         let corrupt = |field, found| {
             let problem = Problem::Invalid { field, found };
@@ -111,7 +115,8 @@ pub struct Iomap {
     pub length: u64,
     /// The state.
     pub kind: IomapKind,
-    /// The first byte on the device; `None` without blocks, and for inline data whose address is unknown.
+    /// The first byte on the device; `None` without blocks, and for inline data whose address is
+    /// unknown.
     pub address: Option<DeviceOffset>,
     /// The flags.
     pub flags: MapFlags,
@@ -126,9 +131,10 @@ impl Iomap {
 
 /// The part of a format that maps a file for reading.
 pub trait MapRead: Send + Sync {
-    /// Returns the range that contains byte `at`. It starts at or before `at` and is not empty. A format returns the
-    /// longest range that it finds cheaply, so that one call serves many folios. It need not look beyond
-    /// `at + length`. Called at or past the end of the file only to report preallocated blocks there.
+    /// Returns the range that contains byte `at`. It starts at or before `at` and is not empty. A
+    /// format returns the longest range that it finds cheaply, so that one call serves many folios.
+    /// It need not look beyond `at + length`. Called at or past the end of the file only to report
+    /// preallocated blocks there.
     fn map_read(&self, at: FileOffset, length: u64) -> Result<Iomap>;
 
     /// Returns all data of a file whose mapping is [`IomapKind::Inline`].
@@ -139,33 +145,36 @@ pub trait MapRead: Send + Sync {
         None
     }
 
-    /// Returns whether data must be verified before it is shown, after it is decrypted and decoded. Such a file is only
-    /// read, through the cache, and readahead waits for the device.
+    /// Returns whether data must be verified before it is shown, after it is decrypted and decoded.
+    /// Such a file is only read, through the cache, and readahead waits for the device.
     fn is_verified(&self) -> bool {
         false
     }
 
-    /// Verifies `data`, whole blocks from byte `at` of the file on, also those of holes. Bytes past the end of the file
-    /// are zeroes. Errors: `Corrupt` if the data is not what the file had. Called by the thread that fills a folio,
-    /// which is locked; may read from the device.
+    /// Verifies `data`, whole blocks from byte `at` of the file on, also those of holes. Bytes past
+    /// the end of the file are zeroes. Errors: `Corrupt` if the data is not what the file had.
+    /// Called by the thread that fills a folio, which is locked; may read from the device.
     fn verify(&self, at: FileOffset, data: &[u8]) -> Result<()> {
         let _ = (at, data);
         Ok(())
     }
 
-    /// Returns the encoding of the file's clusters, if it may have ranges of the kind [`IomapKind::Encoded`].
+    /// Returns the encoding of the file's clusters, if it may have ranges of the kind
+    /// [`IomapKind::Encoded`].
     fn encoding(&self) -> Option<Encoding> {
         None
     }
 
-    /// Returns the number of bytes in each cluster of a file that may have ranges of the kind [`IomapKind::Encoded`], a
-    /// power of two, if whole clusters are written. The file's folios are at least as large
-    /// ([`Mapping::set_order_min`](pagecache::Mapping::set_order_min)). A file gets clusters only while it has no data.
+    /// Returns the number of bytes in each cluster of a file that may have ranges of the kind
+    /// [`IomapKind::Encoded`], a power of two, if whole clusters are written. The file's folios are
+    /// at least as large ([`Mapping::set_order_min`](pagecache::Mapping::set_order_min)). A file
+    /// gets clusters only while it has no data.
     fn cluster_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the cluster that contains byte `at`, which is in a range of the kind [`IomapKind::Encoded`].
+    /// Returns the cluster that contains byte `at`, which is in a range of the kind
+    /// [`IomapKind::Encoded`].
     fn cluster(&self, at: FileOffset) -> Result<Cluster> {
         let _ = at;
         Err(Unsupported::Operation("reading encoded data").into())
@@ -177,8 +186,8 @@ pub trait MapRead: Send + Sync {
         None
     }
 
-    /// Returns the generation, which changes when a mapping that was returned may be stale: blocks became written, or
-    /// were removed from the file. Always 0 for files that are only read.
+    /// Returns the generation, which changes when a mapping that was returned may be stale: blocks
+    /// became written, or were removed from the file. Always 0 for files that are only read.
     fn generation(&self) -> u64 {
         0
     }
@@ -187,9 +196,11 @@ pub trait MapRead: Send + Sync {
 /// The way in which a format writes a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WritePolicy {
-    /// Data is written to the blocks that the range has. New blocks are unwritten until the end of I/O.
+    /// Data is written to the blocks that the range has. New blocks are unwritten until the end of
+    /// I/O.
     InPlace,
-    /// Data is written to new blocks each time. At the end of I/O, they replace the blocks that the range had.
+    /// Data is written to new blocks each time. At the end of I/O, they replace the blocks that the
+    /// range had.
     OutOfPlace,
 }
 
@@ -215,7 +226,8 @@ pub struct ClusterWrite {
     pub range: Range<FileOffset>,
     /// The number of bytes of the stored form, whole blocks.
     pub stored_length: u64,
-    /// Whether the stored form is that of [`MapWrite::encode`]. Otherwise it has the data block by block.
+    /// Whether the stored form is that of [`MapWrite::encode`]. Otherwise it has the data block by
+    /// block.
     pub is_encoded: bool,
 }
 
@@ -228,21 +240,25 @@ pub struct ClusterPlacement {
     pub token: Token,
 }
 
-/// The part of a format that maps a file for writing. Blocks are allocated late. In place, they are unwritten until
-/// their data is on the device, so that no crash exposes what they held before (docs/design/io.md, invariant 3). Out of
-/// place, they belong to the file only from then on. No block after the last block of the file is written.
+/// The part of a format that maps a file for writing. Blocks are allocated late. In place, they are
+/// unwritten until their data is on the device, so that no crash exposes what they held before
+/// (docs/design/io.md, invariant 3). Out of place, they belong to the file only from then on. No
+/// block after the last block of the file is written.
 pub trait MapWrite: MapRead {
-    /// Reserves space for all blocks of the `length` bytes from `at` on that have none. Returns the range that contains
-    /// `at`, like [`MapRead::map_read`]; never inline data, which the format moves to a block before. The caller has
-    /// no folio locked, and no transaction: the format starts one if blocks must be moved or freed first.
+    /// Reserves space for all blocks of the `length` bytes from `at` on that have none. Returns the
+    /// range that contains `at`, like [`MapRead::map_read`]; never inline data, which the format
+    /// moves to a block before. The caller has no folio locked, and no transaction: the format
+    /// starts one if blocks must be moved or freed first.
     fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap>;
 
-    /// Releases the reservation of blocks that have bytes in `unused`, to which nothing was written.
+    /// Releases the reservation of blocks that have bytes in `unused`, to which nothing was
+    /// written.
     fn end_write(&self, unused: Range<FileOffset>);
 
-    /// Returns the range that contains `at`, with written or unwritten blocks. Allocates unwritten blocks where there
-    /// are none: as many reserved blocks from `at` on as it can at once, but none beyond `length` bytes. May start a
-    /// transaction. The caller has a folio locked, so this waits for no folio.
+    /// Returns the range that contains `at`, with written or unwritten blocks. Allocates unwritten
+    /// blocks where there are none: as many reserved blocks from `at` on as it can at once, but
+    /// none beyond `length` bytes. May start a transaction. The caller has a folio locked, so this
+    /// waits for no folio.
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap>;
 
     /// Returns the policy for all of `range`, which is dirty or about to be written directly.
@@ -251,68 +267,73 @@ pub trait MapWrite: MapRead {
         WritePolicy::InPlace
     }
 
-    /// Checks that the blocks of `range` can be overwritten in place, before a direct write that maps it for reading. Errors:
-    /// `Corrupt` if they cannot be the file's.
+    /// Checks that the blocks of `range` can be overwritten in place, before a direct write that
+    /// maps it for reading. Errors: `Corrupt` if they cannot be the file's.
     fn check_in_place(&self, range: Range<FileOffset>) -> Result<()> {
         let _ = range;
         Ok(())
     }
 
     /// Allocates new blocks for the first bytes of `dirty`, which are whole blocks with the policy
-    /// [`OutOfPlace`](WritePolicy::OutOfPlace): as many blocks as are contiguous on the device. The file keeps its old
-    /// blocks until the placement ends, and [`map_read`](MapRead::map_read) returns those, or a delayed range if there
-    /// are none. The placement is used once, for these bytes. Reserved blocks use up their reservation, at the
-    /// end of I/O at the latest; for other blocks, the format has room for as many as can be in flight. May start a
-    /// transaction. The caller has a folio locked, so this waits for no folio. A format may also return blocks that the
-    /// file has at this place, which are then overwritten. A placement that is empty, longer than `dirty`, or not whole
-    /// blocks makes the caller panic.
+    /// [`OutOfPlace`](WritePolicy::OutOfPlace): as many blocks as are contiguous on the device. The
+    /// file keeps its old blocks until the placement ends, and [`map_read`](MapRead::map_read)
+    /// returns those, or a delayed range if there are none. The placement is used once, for these
+    /// bytes. Reserved blocks use up their reservation, at the end of I/O at the latest; for other
+    /// blocks, the format has room for as many as can be in flight. May start a transaction. The
+    /// caller has a folio locked, so this waits for no folio. A format may also return blocks that
+    /// the file has at this place, which are then overwritten. A placement that is empty, longer
+    /// than `dirty`, or not whole blocks makes the caller panic.
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let _ = dirty;
         Err(Unsupported::Operation("writing out of place").into())
     }
 
-    /// Places data like [`place`](Self::place), after that has failed with `NoSpace`. The caller has submitted all of its
-    /// writes, so this may wait for the ends of writes in flight, which may free blocks.
+    /// Places data like [`place`](Self::place), after that has failed with `NoSpace`. The caller
+    /// has submitted all of its writes, so this may wait for the ends of writes in flight, which
+    /// may free blocks.
     fn place_after_waiting(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         self.place(dirty)
     }
 
-    /// Returns the form in which the cluster with `data`, which begins at byte `at` of the file, is stored: whole blocks,
-    /// fewer than the cluster has. Returns `None` if the data does not become smaller. The caller has a folio locked.
+    /// Returns the form in which the cluster with `data`, which begins at byte `at` of the file, is
+    /// stored: whole blocks, fewer than the cluster has. Returns `None` if the data does not become
+    /// smaller. The caller has a folio locked.
     fn encode(&self, at: FileOffset, data: &[u8]) -> Result<Option<Vec<u8>>> {
         let _ = (at, data);
         Ok(None)
     }
 
-    /// Allocates new blocks for a whole cluster, like [`place`](Self::place), and with `may_wait`, like
-    /// [`place_after_waiting`](Self::place_after_waiting). They become the file's blocks in one change, at the end of I/O.
+    /// Allocates new blocks for a whole cluster, like [`place`](Self::place), and with `may_wait`,
+    /// like [`place_after_waiting`](Self::place_after_waiting). They become the file's blocks in
+    /// one change, at the end of I/O.
     fn place_cluster(&self, cluster: &ClusterWrite, may_wait: bool) -> Result<ClusterPlacement> {
         let _ = (cluster, may_wait);
         Err(Unsupported::Operation("writing clusters").into())
     }
 
-    /// Ends placements whose data did not reach the device. The file keeps its old blocks. May start transactions, and
-    /// waits for no folio.
+    /// Ends placements whose data did not reach the device. The file keeps its old blocks. May
+    /// start transactions, and waits for no folio.
     fn unplace(&self, failed: &[FinishedRange]) {
         let _ = failed;
     }
 
-    /// Returns whether the size on the disk grows only over data that is on the device (docs/design/io.md,
-    /// invariant 4). Otherwise the size may pass data in flight, which reads as zeroes after a crash.
+    /// Returns whether the size on the disk grows only over data that is on the device
+    /// (docs/design/io.md, invariant 4). Otherwise the size may pass data in flight, which reads as
+    /// zeroes after a crash.
     fn orders_size(&self) -> bool {
         true
     }
 
-    /// Allocates unwritten blocks where `range` has none, also past the file's end. Returns false if the file's map
-    /// cannot have unwritten blocks. Errors: `NoSpace`, and nothing is allocated. May start transactions. The caller
-    /// holds the inode's lock alone.
+    /// Allocates unwritten blocks where `range` has none, also past the file's end. Returns false
+    /// if the file's map cannot have unwritten blocks. Errors: `NoSpace`, and nothing is allocated.
+    /// May start transactions. The caller holds the inode's lock alone.
     fn allocate(&self, range: Range<FileOffset>) -> Result<bool> {
         let _ = range;
         Ok(false)
     }
 
-    /// Splits extents at both ends of `range`, whole blocks, so that the end of I/O need not split any. May start a
-    /// transaction.
+    /// Splits extents at both ends of `range`, whole blocks, so that the end of I/O need not split
+    /// any. May start a transaction.
     fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
         let _ = range;
         Ok(())
@@ -323,19 +344,21 @@ pub trait MapWrite: MapRead {
         true
     }
 
-    /// Records that `finished`, sorted by offset, is on the device. Unwritten blocks become written, and ranges with a
-    /// token replace the old blocks. The size on the disk may grow to `size`; it never shrinks here. If this takes
-    /// several transactions, `finished` becomes written in order, and the size grows with each transaction as far as
-    /// all data before it is written: a crash may come in between.
+    /// Records that `finished`, sorted by offset, is on the device. Unwritten blocks become
+    /// written, and ranges with a token replace the old blocks. The size on the disk may grow to
+    /// `size`; it never shrinks here. If this takes several transactions, `finished` becomes
+    /// written in order, and the size grows with each transaction as far as all data before it is
+    /// written: a crash may come in between.
     ///
-    /// Ranges may overlap after direct writes of the same bytes, of which any may win. Ranges without a token that are
-    /// neighbours in `finished` and of one kind do not. Called after failed writes, too, with the rest of the batch, which
-    /// may be empty. May start transactions, and waits for no folio.
+    /// Ranges may overlap after direct writes of the same bytes, of which any may win. Ranges
+    /// without a token that are neighbours in `finished` and of one kind do not. Called after
+    /// failed writes, too, with the rest of the batch, which may be empty. May start transactions,
+    /// and waits for no folio.
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
 
-    /// Called after a panic in writeback or at the end of a write, perhaps in [`end_io`](Self::end_io): the state in
-    /// memory may be inconsistent. The panic hook has reported the panic. `operation` is the operation that panicked,
-    /// as in [`Error::Panicked`].
+    /// Called after a panic in writeback or at the end of a write, perhaps in
+    /// [`end_io`](Self::end_io): the state in memory may be inconsistent. The panic hook has
+    /// reported the panic. `operation` is the operation that panicked, as in [`Error::Panicked`].
     fn panicked(&self, operation: &'static str) {
         let _ = operation;
     }
@@ -348,7 +371,8 @@ pub struct FinishedRange {
     pub offset: FileOffset,
     /// The number of bytes.
     pub length: u64,
-    /// The state of the blocks when they were mapped: [`IomapKind::Mapped`] or [`IomapKind::Unwritten`].
+    /// The state of the blocks when they were mapped: [`IomapKind::Mapped`] or
+    /// [`IomapKind::Unwritten`].
     pub kind: IomapKind,
     /// The token of the placement, for data that was written out of place.
     pub token: Option<Token>,
@@ -364,13 +388,14 @@ impl FinishedRange {
         self.offset.0..self.end()
     }
 
-    /// Returns whether `next`, also written in place, is of the same kind and begins where this one ends.
+    /// Returns whether `next`, also written in place, is of the same kind and begins where this one
+    /// ends.
     pub(crate) fn is_continued_by(&self, next: &Self) -> bool {
         self.is_like(next) && self.end() == next.offset.0
     }
 
-    /// Adds `next`, which begins at or after this range's start, to this range. Returns false if they are not alike, or
-    /// not adjacent.
+    /// Adds `next`, which begins at or after this range's start, to this range. Returns false if
+    /// they are not alike, or not adjacent.
     pub(crate) fn merge(&mut self, next: &Self) -> bool {
         let can_merge = self.is_like(next) && next.offset.0 <= self.end();
         if can_merge {
@@ -384,8 +409,8 @@ impl FinishedRange {
         self.token.is_none() && other.token.is_none() && self.kind == other.kind
     }
 
-    /// Returns whether the range is what a format gets at the end of I/O: whole blocks of `block` bytes, at least one,
-    /// which had an address.
+    /// Returns whether the range is what a format gets at the end of I/O: whole blocks of `block`
+    /// bytes, at least one, which had an address.
     pub(crate) fn is_valid(&self, block: u64) -> bool {
         self.length > 0
             && self.offset.0 % block == 0
@@ -396,8 +421,9 @@ impl FinishedRange {
 
 /// Returns a placement of the first bytes of `dirty`, whole blocks of `block` bytes.
 ///
-/// Panics if the placement is not what [`MapWrite::place`] promises. An image cannot cause that, since a format chooses
-/// placements itself, and data would be written to blocks that belong to other data.
+/// Panics if the placement is not what [`MapWrite::place`] promises. An image cannot cause that,
+/// since a format chooses placements itself, and data would be written to blocks that belong to
+/// other data.
 pub(crate) fn place(mapper: &dyn MapWrite, dirty: Range<u64>, block: u64) -> Result<Placement> {
     let placed = mapper.place(FileOffset(dirty.start)..FileOffset(dirty.end));
     checked_placement(mapper, dirty, block, placed)
@@ -446,16 +472,17 @@ pub(crate) struct LastMap {
 }
 
 impl LastMap {
-    /// Returns the mapping that contains byte `at`: the last one if it contains the byte and is not stale, or else the
-    /// result of `map`. The caller has the folio with that byte locked. Errors: `Corrupt` if the result does not
-    /// contain the byte.
+    /// Returns the mapping that contains byte `at`: the last one if it contains the byte and is not
+    /// stale, or else the result of `map`. The caller has the folio with that byte locked. Errors:
+    /// `Corrupt` if the result does not contain the byte.
     pub(crate) fn at(
         &mut self,
         mapper: &dyn MapRead,
         at: u64,
         map: impl FnOnce() -> Result<Iomap>,
     ) -> Result<Iomap> {
-        // Before the call: if the generation changes during it, the result is not used a second time.
+        // Before the call: if the generation changes during it, the result is not used a second
+        // time.
         let generation = mapper.generation();
         let contains = |map: &Iomap| map.offset.0 <= at && at < map.end();
         if let Some(map) = self.map.filter(contains).filter(|_| self.generation == generation) {
@@ -467,14 +494,15 @@ impl LastMap {
     }
 }
 
-/// Returns the range of `mapper` that contains byte `at`. Errors: `Corrupt` if the range does not contain it, since a
-/// format may pass on what a damaged image says, and loops over a file must end.
+/// Returns the range of `mapper` that contains byte `at`. Errors: `Corrupt` if the range does not
+/// contain it, since a format may pass on what a damaged image says, and loops over a file must
+/// end.
 pub(crate) fn map_at(mapper: &dyn MapRead, at: FileOffset, length: u64) -> Result<Iomap> {
     check(mapper.map_read(at, length)?, at)
 }
 
-/// Returns the cluster of `mapper` that contains byte `at`, of a file with blocks of `block` bytes. Errors: `Corrupt` if
-/// it is not what the format promises.
+/// Returns the cluster of `mapper` that contains byte `at`, of a file with blocks of `block` bytes.
+/// Errors: `Corrupt` if it is not what the format promises.
 pub(crate) fn cluster_at(mapper: &dyn MapRead, at: FileOffset, block: u64) -> Result<Cluster> {
     mapper.cluster(at)?.checked(at, block)
 }
@@ -488,7 +516,8 @@ fn check(map: Iomap, at: FileOffset) -> Result<Iomap> {
     Ok(map)
 }
 
-/// Returns the device offset of byte `at` of the file, which `map` contains. Errors: `Corrupt` if `map` has no address.
+/// Returns the device offset of byte `at` of the file, which `map` contains. Errors: `Corrupt` if
+/// `map` has no address.
 pub(crate) fn device_address(map: &Iomap, at: u64) -> Result<DeviceOffset> {
     let address = map.address.and_then(|address| address.checked_add(at - map.offset.0));
     address.ok_or_else(|| {
@@ -527,7 +556,8 @@ mod tests {
         }
     }
 
-    /// A format that returns one placement for everything, and counts the placements that it gets back.
+    /// A format that returns one placement for everything, and counts the placements that it gets
+    /// back.
     struct Placing {
         placement: Placement,
         unplaced: AtomicU64,

@@ -1,6 +1,6 @@
-//! Metadata blocks that were changed in memory, copied on write: a caller that took the contents of a block before a
-//! change, to read them or to write them out, keeps those contents.
-//! Not here: the blocks as the device has them.
+//! Metadata blocks that were changed in memory, copied on write: a caller that took the contents of
+//! a block before a change, to read them or to write them out, keeps those contents. Not here: the
+//! blocks as the device has them.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -21,7 +21,8 @@ pub struct BlockContents(Arc<Memory>);
 enum Memory {
     /// In the cache's limit.
     Pool(PoolBlock),
-    /// Changed blocks have half of the cache, all of it is in use, or the contents never were in a cache.
+    /// Changed blocks have half of the cache, all of it is in use, or the contents never were in a
+    /// cache.
     Heap(Box<[u8]>),
 }
 
@@ -35,7 +36,8 @@ impl BlockContents {
         Self(Arc::new(memory))
     }
 
-    /// Returns whether these are the same contents in the same memory. While both exist, neither has changed.
+    /// Returns whether these are the same contents in the same memory. While both exist, neither
+    /// has changed.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -31,7 +31,8 @@ pub struct MetadataCache {
 }
 
 impl MetadataCache {
-    /// Returns the cache of the blocks of `device`, of `block_size` bytes each, in the memory of `cache`.
+    /// Returns the cache of the blocks of `device`, of `block_size` bytes each, in the memory of
+    /// `cache`.
     pub fn new(cache: &Arc<PageCache>, device: SharedDevice, block_size: BlockSize) -> Self {
         let mapping = cache.new_mapping(block_size);
         let whole_device = WholeDevice { size: device.size() };
@@ -39,7 +40,8 @@ impl MetadataCache {
         Self { device, block_size, mapping, whole_device, changed }
     }
 
-    /// Returns the number of changed blocks that should be in memory at most: a quarter of the cache's memory.
+    /// Returns the number of changed blocks that should be in memory at most: a quarter of the
+    /// cache's memory.
     pub fn changed_max(&self) -> u64 {
         // Each has a folio's memory of its own.
         (self.mapping.cache().pages_max() / CHANGED_SHARE) >> self.mapping.order_min()
@@ -55,8 +57,8 @@ impl MetadataCache {
         self.block_size
     }
 
-    /// Returns the block, from the cache or the device. Errors: `Corrupt` for a block outside the device, since the
-    /// reference to `structure` at `location` is corrupt.
+    /// Returns the block, from the cache or the device. Errors: `Corrupt` for a block outside the
+    /// device, since the reference to `structure` at `location` is corrupt.
     pub fn read(
         &self,
         block: FsBlock,
@@ -81,8 +83,9 @@ impl MetadataCache {
         Ok(MetadataBuffer { block, memory: Memory::Cached { slice, mark } })
     }
 
-    /// Starts to read the blocks of `around` with one request, if `block`, which is one of them, is not in
-    /// memory. Does not wait, and returns no errors: a later reader of a block gets its error.
+    /// Starts to read the blocks of `around` with one request, if `block`, which is one of them, is
+    /// not in memory. Does not wait, and returns no errors: a later reader of a block gets its
+    /// error.
     pub fn read_ahead(&self, block: FsBlock, around: Range<FsBlock>) {
         let page_of = |block| Some(self.block_size.device_offset(block)?.0 / PAGE_SIZE as u64);
         let Some(page) = page_of(block) else { return };
@@ -98,8 +101,9 @@ impl MetadataCache {
         populate(&self.read_context(), &ReadaheadWindow { start, end, mark: None, order }, None);
     }
 
-    /// Returns the first blocks from `from` on that may have data. All blocks before them are zeroes, since they are in
-    /// holes of the device, and need not be read. Blocks past the end count as data, whose reads fail.
+    /// Returns the first blocks from `from` on that may have data. All blocks before them are
+    /// zeroes, since they are in holes of the device, and need not be read. Blocks past the end
+    /// count as data, whose reads fail.
     pub fn next_data(&self, from: FsBlock) -> Range<FsBlock> {
         const END: FsBlock = FsBlock(u64::MAX);
         let device_end = FsBlock(self.whole_device.size >> self.block_size.shift());
@@ -127,9 +131,10 @@ impl MetadataCache {
         }
     }
 
-    /// Changes a block in memory. Buffers of the block keep its previous contents. The change stays in memory
-    /// until [`written`](Self::written) or [`discard`](Self::discard) is called for the block. `change` is called under
-    /// a lock, and must not read metadata. Errors: those of [`read`](Self::read).
+    /// Changes a block in memory. Buffers of the block keep its previous contents. The change stays
+    /// in memory until [`written`](Self::written) or [`discard`](Self::discard) is called for the
+    /// block. `change` is called under a lock, and must not read metadata. Errors: those of
+    /// [`read`](Self::read).
     pub fn change<R>(
         &self,
         block: FsBlock,
@@ -159,8 +164,8 @@ impl MetadataCache {
         self.changed.get(block)
     }
 
-    /// Records that the device has `contents` of the block. If the block was not changed since they were taken, it
-    /// is clean.
+    /// Records that the device has `contents` of the block. If the block was not changed since they
+    /// were taken, it is clean.
     pub fn written(&self, block: FsBlock, contents: &BlockContents) {
         // Before the block is read from the device again: the folio has its old contents.
         self.invalidate_folio(block);
@@ -201,7 +206,8 @@ enum Memory {
 }
 
 impl MetadataBuffer {
-    /// Returns a buffer with `contents`, which the caller keeps in memory instead of those of `block`.
+    /// Returns a buffer with `contents`, which the caller keeps in memory instead of those of
+    /// `block`.
     pub fn with_contents(block: FsBlock, contents: BlockContents) -> Self {
         Self { block, memory: Memory::Changed(contents) }
     }
@@ -211,9 +217,9 @@ impl MetadataBuffer {
         self.block
     }
 
-    /// Calls `verify`, unless it has succeeded for this block since the block was read, or the block was changed in
-    /// memory, which leaves it valid. Only for blocks with one meaning (bitmaps, extent nodes, directory blocks of one
-    /// inode …).
+    /// Calls `verify`, unless it has succeeded for this block since the block was read, or the
+    /// block was changed in memory, which leaves it valid. Only for blocks with one meaning
+    /// (bitmaps, extent nodes, directory blocks of one inode …).
     pub fn verify_once(&self, verify: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
         let Memory::Cached { slice, mark } = &self.memory else { return Ok(()) };
         match slice.folio() {

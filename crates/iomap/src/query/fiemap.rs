@@ -52,8 +52,8 @@ impl FiemapFlags {
     }
 }
 
-/// Calls `emit` for each extent that has bytes of `range`, in order, until `emit` breaks. Extents are reported as a
-/// whole. Adjacent ranges that are contiguous on the device are one extent.
+/// Calls `emit` for each extent that has bytes of `range`, in order, until `emit` breaks. Extents
+/// are reported as a whole. Adjacent ranges that are contiguous on the device are one extent.
 pub fn fiemap(
     mapper: &dyn MapRead,
     range: Range<FileOffset>,
@@ -61,7 +61,8 @@ pub fn fiemap(
 ) -> Result<()> {
     let mut pending: Option<FiemapExtent> = None;
     let mut here = range.start;
-    // After the range, one more mapping shows whether its last extent continues, or is the last of the file.
+    // After the range, one more mapping shows whether its last extent continues, or is the last of
+    // the file.
     while here < range.end || pending.is_some() {
         let map = map_at(mapper, here, range.end.0.saturating_sub(here.0).max(1))?;
         let found = extent(&map);

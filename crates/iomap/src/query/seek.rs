@@ -9,14 +9,14 @@ use crate::read::context::ReadContext;
 /// How often a range is examined again because the generation has changed.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// Returns the first byte of data at or after `at`. Unwritten blocks without cached data are a hole. Errors:
-/// `NoSuchOffset` if there is no data, or `at` is at or past the end.
+/// Returns the first byte of data at or after `at`. Unwritten blocks without cached data are a
+/// hole. Errors: `NoSuchOffset` if there is no data, or `at` is at or past the end.
 pub fn seek_data(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset> {
     first(context, at, true)?.ok_or(Error::NoSuchOffset)
 }
 
-/// Returns the first byte of a hole at or after `at`. The end of the file counts as a hole. Errors: `NoSuchOffset` if
-/// `at` is at or past the end.
+/// Returns the first byte of a hole at or after `at`. The end of the file counts as a hole. Errors:
+/// `NoSuchOffset` if `at` is at or past the end.
 pub fn seek_hole(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset> {
     if at.0 >= context.size() {
         return Err(Error::NoSuchOffset);
@@ -24,7 +24,8 @@ pub fn seek_hole(context: &ReadContext<'_>, at: FileOffset) -> Result<FileOffset
     Ok(first(context, at, false)?.unwrap_or(FileOffset(context.size())))
 }
 
-/// Returns the first byte at or after `at` that is data, or that is in a hole, as `wants_data` says.
+/// Returns the first byte at or after `at` that is data, or that is in a hole, as `wants_data`
+/// says.
 fn first(
     context: &ReadContext<'_>,
     at: FileOffset,
@@ -54,19 +55,21 @@ fn run_at(context: &ReadContext<'_>, here: u64) -> Result<(bool, u64)> {
             }
             IomapKind::Unwritten => {
                 let run = cached_run(context.mapping, here, map.end().min(context.size()));
-                // Otherwise dirty data may have become clean since the mapping was returned, and the blocks written.
+                // Otherwise dirty data may have become clean since the mapping was returned, and
+                // the blocks written.
                 if mapper.generation() == generation {
                     return Ok(run);
                 }
             }
         }
     }
-    // Writeback around `here` does not stop, so there is data. Zeroes that are reported as data do no harm.
+    // Writeback around `here` does not stop, so there is data. Zeroes that are reported as data do
+    // no harm.
     Ok((true, here + 1))
 }
 
-/// Returns whether the cache has data at `here` for unwritten blocks, and the byte, at most `end`, up to which this
-/// holds.
+/// Returns whether the cache has data at `here` for unwritten blocks, and the byte, at most `end`,
+/// up to which this holds.
 fn cached_run(mapping: &Mapping, here: u64, end: u64) -> (bool, u64) {
     let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
     let Some(folio) = mapping.get_locked(pages.start) else {

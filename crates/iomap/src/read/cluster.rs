@@ -1,5 +1,6 @@
-//! The read of one cluster of encoded data: its parts from the device, and the blocks of folios that it fills.
-//! Not here: the choice of the folios (`fill.rs`), and the threads that decode (`decode.rs`).
+//! The read of one cluster of encoded data: its parts from the device, and the blocks of folios
+//! that it fills. Not here: the choice of the folios (`fill.rs`), and the threads that decode
+//! (`decode.rs`).
 
 use std::fmt;
 use std::ops::Range;
@@ -16,7 +17,8 @@ use crate::read::context::ReadContext;
 use crate::read::decode::Encoding;
 use crate::read::failure::Failure;
 
-/// The read of a cluster. Its pieces are filled, or dropped after an error, when all parts are read and decoded.
+/// The read of a cluster. Its pieces are filled, or dropped after an error, when all parts are read
+/// and decoded.
 pub(crate) struct ClusterRead {
     /// The bytes of the file.
     range: Range<u64>,
@@ -59,8 +61,8 @@ struct ClusterPiece {
 }
 
 impl ClusterRead {
-    /// Creates the read of `cluster`, without pieces. `waited_for` says that the submitter will call
-    /// [`wait_and_decode`](Self::wait_and_decode).
+    /// Creates the read of `cluster`, without pieces. `waited_for` says that the submitter will
+    /// call [`wait_and_decode`](Self::wait_and_decode).
     pub(crate) fn new(
         cluster: &Cluster,
         encoding: Encoding,
@@ -89,8 +91,8 @@ impl ClusterRead {
         &self.range
     }
 
-    /// Adds a piece of the cluster, from byte `at` of the file on, before the read is submitted. The file ends at
-    /// `size`.
+    /// Adds a piece of the cluster, from byte `at` of the file on, before the read is submitted.
+    /// The file ends at `size`.
     pub(crate) fn add(&self, at: u64, piece: FillPiece, size: u64) {
         debug_assert!(self.range.start <= at && at + piece.len() as u64 <= self.range.end);
         let valid = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -179,14 +181,15 @@ fn joined(mut parts: SmallVec<[Vec<u8>; 1]>) -> Vec<u8> {
     if parts.len() == 1 { parts.remove(0) } else { parts.concat() }
 }
 
-/// Decodes `stored` to `data`. Errors: `Panicked` if the decoder panics, since damaged data may be what it did not
-/// expect.
+/// Decodes `stored` to `data`. Errors: `Panicked` if the decoder panics, since damaged data may be
+/// what it did not expect.
 fn decode(encoding: &Encoding, at: FileOffset, stored: &mut [u8], data: &mut [u8]) -> Result<()> {
     catch_unwind(AssertUnwindSafe(|| encoding.decode.decode(at, stored, data)))
         .unwrap_or(Err(Error::Panicked("the decoding of a cluster")))
 }
 
-/// Reads the cluster that contains byte `at` of the file, without the cache. Returns its bytes from `at` on.
+/// Reads the cluster that contains byte `at` of the file, without the cache. Returns its bytes from
+/// `at` on.
 pub(crate) fn read_cluster(context: &ReadContext<'_>, at: u64) -> Result<Vec<u8>> {
     let block = u64::from(context.mapping.block_size().bytes());
     let cluster = cluster_at(context.mapper, FileOffset(at), block)?;
@@ -209,8 +212,8 @@ pub(crate) fn encoding(context: &ReadContext<'_>) -> Result<Encoding> {
     context.mapper.encoding().ok_or(Error::WrongType("a file without encoded data"))
 }
 
-/// Returns the clusters at the first and at the last byte of `range`, as far as it is in the file. This is a hint:
-/// without a folio's lock, it may be stale.
+/// Returns the clusters at the first and at the last byte of `range`, as far as it is in the file.
+/// This is a hint: without a folio's lock, it may be stale.
 pub(crate) fn clusters_at_ends(
     context: &ReadContext<'_>,
     range: Range<u64>,

@@ -1,5 +1,5 @@
-//! The file of a read: its cache, its map, its device and its size, and the options of the read path.
-//! Not here: the reads.
+//! The file of a read: its cache, its map, its device and its size, and the options of the read
+//! path. Not here: the reads.
 
 use base::FileOffset;
 use device::SharedDevice;
@@ -14,7 +14,8 @@ pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 /// Options of the read path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadOptions {
-    /// Whether the bytes of a read in flight are added to the folio's count once per mapped range, not once per block.
+    /// Whether the bytes of a read in flight are added to the folio's count once per mapped range,
+    /// not once per block.
     pub batch_pending_accounting: bool,
     /// Whether a folio that one mapping and one bio cover gets no per-block state.
     pub skip_folio_state: bool,

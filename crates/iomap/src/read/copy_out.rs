@@ -13,9 +13,9 @@ use crate::read::readahead::Readahead;
 /// The number of bytes that are copied at once.
 const PART_BYTES: u64 = 1 << 20;
 
-/// Writes the file's data in `range`, and zeroes after the file's end, to the device from byte `to` on. Cached data is
-/// copied from the cache; other data does not stay in the cache. The copy is not durable before the next flush. The
-/// caller holds the inode's lock.
+/// Writes the file's data in `range`, and zeroes after the file's end, to the device from byte `to`
+/// on. Cached data is copied from the cache; other data does not stay in the cache. The copy is not
+/// durable before the next flush. The caller holds the inode's lock.
 pub fn copy_out(file: &WritableFile, range: Range<FileOffset>, to: DeviceOffset) -> Result<()> {
     let readahead = Readahead::default();
     let mut context = file.read_context();

@@ -1,5 +1,6 @@
-//! Decoding of data that is stored in clusters, such as compressed data, and the threads that do it.
-//! Not here: the reads of clusters (`cluster.rs`), and encodings that keep the length of data (`mapping/transform.rs`).
+//! Decoding of data that is stored in clusters, such as compressed data, and the threads that do
+//! it. Not here: the reads of clusters (`cluster.rs`), and encodings that keep the length of data
+//! (`mapping/transform.rs`).
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -17,10 +18,10 @@ const THREADS_MAX: usize = 8;
 
 /// The decoder of a file's clusters.
 pub trait Decode: Send + Sync + Debug {
-    /// Decodes the cluster from byte `at` of the file on. `stored` has its whole stored form, which may be changed, for
-    /// example to decrypt it; `data` has room for all bytes of the cluster. Errors: `Corrupt` if the stored form is not
-    /// valid; `data` has any bytes then. Waits for no I/O. The memory that it needs is bounded by the length of `data`,
-    /// whatever `stored` says.
+    /// Decodes the cluster from byte `at` of the file on. `stored` has its whole stored form, which
+    /// may be changed, for example to decrypt it; `data` has room for all bytes of the cluster.
+    /// Errors: `Corrupt` if the stored form is not valid; `data` has any bytes then. Waits for no
+    /// I/O. The memory that it needs is bounded by the length of `data`, whatever `stored` says.
     fn decode(&self, at: FileOffset, stored: &mut [u8], data: &mut [u8]) -> Result<()>;
 }
 
@@ -33,12 +34,13 @@ pub struct Encoding {
     pub pool: Arc<DecodePool>,
 }
 
-/// Threads that decode the clusters of some files, usually those of one volume, that were read ahead. Clusters that
-/// a reader waits for are decoded by the reader.
+/// Threads that decode the clusters of some files, usually those of one volume, that were read
+/// ahead. Clusters that a reader waits for are decoded by the reader.
 #[derive(Debug, Default)]
 pub struct DecodePool {
     queue: Arc<Queue>,
-    /// Started when there is work for them. Joined when this is dropped, which one of them may do, with the last read.
+    /// Started when there is work for them. Joined when this is dropped, which one of them may do,
+    /// with the last read.
     threads: OnceLock<Vec<Worker>>,
 }
 

@@ -14,8 +14,8 @@ use crate::read::fill::Fill;
 use crate::read::populate::populate;
 use crate::read::readahead::{Readahead, exact_window};
 
-/// The maximum number of attempts to read a folio that is evicted before it is used. In a cache with almost no memory, a
-/// read without the cache is better.
+/// The maximum number of attempts to read a folio that is evicted before it is used. In a cache
+/// with almost no memory, a read without the cache is better.
 const ATTEMPTS_MAX: u32 = 4;
 
 /// The data of a miss.
@@ -27,9 +27,9 @@ pub(crate) enum Fetched<'a> {
     Uncached(Vec<u8>),
 }
 
-/// Returns the data at byte `at` of the file, which is before its end. Reads as much of the `length` bytes from there
-/// on as is cheap. Errors: those of the block with `at`, for this reader only. Errors of readahead are not reported,
-/// and no error is kept.
+/// Returns the data at byte `at` of the file, which is before its end. Reads as much of the
+/// `length` bytes from there on as is cheap. Errors: those of the block with `at`, for this reader
+/// only. Errors of readahead are not reported, and no error is kept.
 #[cold]
 pub(crate) fn fetch<'a>(
     context: &ReadContext<'a>,
@@ -73,8 +73,8 @@ fn is_uptodate(folio: &FolioRef<'_>, at: u64) -> bool {
     folio.uptodate_len((at - folio.position()) as usize, 1) > 0
 }
 
-/// Reads the blocks of `folio` that have bytes in `at..at + length` and are not uptodate, and waits for them. Errors:
-/// those of the first block.
+/// Reads the blocks of `folio` that have bytes in `at..at + length` and are not uptodate, and waits
+/// for them. Errors: those of the first block.
 fn fill_again(
     context: &ReadContext<'_>,
     folio: &FolioRef<'_>,
@@ -92,8 +92,9 @@ fn fill_again(
     }
 }
 
-/// Reads the blocks in `range` of `folio` that are not uptodate, and those of the same clusters, and waits for them.
-/// Errors: those of the reads, if byte `at` of the file is not uptodate afterwards.
+/// Reads the blocks in `range` of `folio` that are not uptodate, and those of the same clusters,
+/// and waits for them. Errors: those of the reads, if byte `at` of the file is not uptodate
+/// afterwards.
 pub(crate) fn fill_blocks(
     context: &ReadContext<'_>,
     folio: &FolioRef<'_>,
@@ -105,7 +106,8 @@ pub(crate) fn fill_blocks(
     let mut fill = Fill::new(context, folio.index() + folio.pages(), Some(Arc::clone(&failure)));
     let mut locked = context.mapping.lock(folio);
     if !context.mapping.holds(&locked) {
-        // Only a folio in the mapping shows a format that moves the block that it is being read (`EarlierReads`).
+        // Only a folio in the mapping shows a format that moves the block that it is being read
+        // (`EarlierReads`).
         return Ok(());
     }
     if range.start > 0 {
@@ -122,8 +124,9 @@ pub(crate) fn fill_blocks(
     failure.take().map_or(Ok(()), Err)
 }
 
-/// Returns a block of `folio` that must be read before a part of `range` becomes dirty: one of a cluster that the device
-/// has in another form, and that `range` covers in part. Such a cluster is written as a whole.
+/// Returns a block of `folio` that must be read before a part of `range` becomes dirty: one of a
+/// cluster that the device has in another form, and that `range` covers in part. Such a cluster is
+/// written as a whole.
 pub(crate) fn absent_in_cluster(
     context: &ReadContext<'_>,
     folio: &Folio,
@@ -167,8 +170,8 @@ fn whole_clusters(
     start..end.max(range.end)
 }
 
-/// Reads as many bytes around `at` as the smallest folio has, or one block of a file that is verified, without the
-/// cache. Returns those from `at` on.
+/// Reads as many bytes around `at` as the smallest folio has, or one block of a file that is
+/// verified, without the cache. Returns those from `at` on.
 fn read_without_cache(context: &ReadContext<'_>, at: u64) -> Result<Vec<u8>> {
     let length = match context.mapper.is_verified() {
         true => context.mapping.block_size().len(),

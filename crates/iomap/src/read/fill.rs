@@ -1,6 +1,6 @@
-//! Reading into locked folios. A file's mapping says whether they are filled with zeroes, inline data, data from the
-//! device, or data that is decoded. One bio reads all that is contiguous on the device.
-//! Not here: which folios, and waiting for the bios.
+//! Reading into locked folios. A file's mapping says whether they are filled with zeroes, inline
+//! data, data from the device, or data that is decoded. One bio reads all that is contiguous on the
+//! device. Not here: which folios, and waiting for the bios.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -25,10 +25,12 @@ pub(crate) struct Fill<'c, 'a> {
     /// The byte up to which mappings are useful.
     horizon: u64,
     failure: Option<Arc<Failure>>,
-    /// Whether the caller will wait for the folios that are added. Then the device may read in the caller's thread.
+    /// Whether the caller will wait for the folios that are added. Then the device may read in the
+    /// caller's thread.
     waited_for: bool,
     transform: Option<Arc<dyn Transform>>,
-    /// Whether data is verified before it is uptodate ([`MapRead::verify`](crate::MapRead::verify)).
+    /// Whether data is verified before it is uptodate
+    /// ([`MapRead::verify`](crate::MapRead::verify)).
     is_verified: bool,
     map: LastMap,
     inline: Option<Vec<u8>>,
@@ -44,7 +46,8 @@ pub(crate) struct Fill<'c, 'a> {
 /// A cluster to which pieces can be added.
 struct PendingCluster {
     read: Arc<ClusterRead>,
-    /// The generation before the format returned the cluster ([`MapRead::generation`](crate::MapRead::generation)).
+    /// The generation before the format returned the cluster
+    /// ([`MapRead::generation`](crate::MapRead::generation)).
     generation: u64,
 }
 
@@ -80,8 +83,8 @@ struct DevicePiece {
 }
 
 impl<'c, 'a> Fill<'c, 'a> {
-    /// Creates a fill of folios before page `end`, which the caller will wait for. `failure` has the error of a failed
-    /// bio before its folios are unlocked.
+    /// Creates a fill of folios before page `end`, which the caller will wait for. `failure` has
+    /// the error of a failed bio before its folios are unlocked.
     pub(crate) fn new(
         context: &'c ReadContext<'a>,
         end: u64,
@@ -103,8 +106,8 @@ impl<'c, 'a> Fill<'c, 'a> {
         }
     }
 
-    /// Records that the caller will not wait for folios that are added from now on, apart from those with the rest of
-    /// a cluster.
+    /// Records that the caller will not wait for folios that are added from now on, apart from
+    /// those with the rest of a cluster.
     pub(crate) fn start_readahead(&mut self) {
         if self.waited_for {
             self.finish_pending();
@@ -112,8 +115,8 @@ impl<'c, 'a> Fill<'c, 'a> {
         }
     }
 
-    /// Adds the blocks of `folio` that are not uptodate, from its cursor to its byte `until`. After an error, the
-    /// blocks before it stay added.
+    /// Adds the blocks of `folio` that are not uptodate, from its cursor to its byte `until`. After
+    /// an error, the blocks before it stay added.
     pub(crate) fn add(&mut self, folio: &mut LockedFolio, until: usize) -> Result<()> {
         let block = self.context.mapping.block_size().len();
         while folio.cursor() < until {
@@ -137,7 +140,8 @@ impl<'c, 'a> Fill<'c, 'a> {
             return Ok(());
         }
         let map = self.map_at(at)?;
-        // A piece with the end of the file includes the rest of the folio, except that of a cluster.
+        // A piece with the end of the file includes the rest of the folio, except that of a
+        // cluster.
         let includes_rest = map.end() >= size && map.kind != IomapKind::Encoded;
         let mut length = if includes_rest || map.kind == IomapKind::Inline {
             left
@@ -163,8 +167,8 @@ impl<'c, 'a> Fill<'c, 'a> {
         Ok(())
     }
 
-    /// Returns the mapping that contains byte `at`, and ends with a block. Errors: `Corrupt` if the format returns
-    /// another one.
+    /// Returns the mapping that contains byte `at`, and ends with a block. Errors: `Corrupt` if the
+    /// format returns another one.
     fn map_at(&mut self, at: u64) -> Result<Iomap> {
         let (mapper, length) = (self.context.mapper, self.horizon.saturating_sub(at).max(1));
         let map = self.map.at(mapper, at, || mapper.map_read(FileOffset(at), length))?;
@@ -176,8 +180,9 @@ impl<'c, 'a> Fill<'c, 'a> {
         Ok(map)
     }
 
-    /// Reads at most `length` bytes from `folio`'s cursor on, byte `at` of the file, and verifies them. Waits for the
-    /// device. A block that cannot be read or verified is not uptodate, and the others are.
+    /// Reads at most `length` bytes from `folio`'s cursor on, byte `at` of the file, and verifies
+    /// them. Waits for the device. A block that cannot be read or verified is not uptodate, and the
+    /// others are.
     fn add_verified(&mut self, folio: &mut LockedFolio, at: u64, length: usize) {
         let block = self.context.mapping.block_size().len();
         let skip_state = self.context.options.skip_folio_state;
@@ -265,8 +270,8 @@ impl<'c, 'a> Fill<'c, 'a> {
     fn add_to_pending(&mut self, address: DeviceOffset, at: u64, piece: FillPiece) {
         let size = self.context.size();
         let valid = usize::try_from(size - at).unwrap_or(usize::MAX).min(piece.len());
-        // Bytes after the file's last block are not read. Bytes after the file's end may not exist: the device may end
-        // within the block. A transform needs whole blocks.
+        // Bytes after the file's last block are not read. Bytes after the file's end may not exist:
+        // the device may end within the block. A transform needs whole blocks.
         let block = self.context.mapping.block_size().len();
         let mut read = valid.next_multiple_of(block);
         let room = self.context.device.size().saturating_sub(address.0);
@@ -333,16 +338,18 @@ impl<'c, 'a> Fill<'c, 'a> {
 }
 
 impl DevicePart {
-    /// Returns the memory to read into. It is not accessed through the part before the end of the bio.
+    /// Returns the memory to read into. It is not accessed through the part before the end of the
+    /// bio.
     fn segment(&mut self) -> Segment {
         match self {
-            // SAFETY: the memory is the piece's until the piece is dropped, and the piece is not accessed before the
-            // end of the bio.
+            // SAFETY: the memory is the piece's until the piece is dropped, and the piece is not
+            // accessed before the end of the bio.
             Self::Piece(part) => unsafe { Segment::new(part.piece.as_ptr(), part.read) },
             Self::Stored(part) => {
                 let memory = part.memory.as_mut_slice();
-                // SAFETY: the memory is the vector's, wherever that is moved to. The bio's completion function owns
-                // the vector, and does not access it before the end of the bio.
+                // SAFETY: the memory is the vector's, wherever that is moved to. The bio's
+                // completion function owns the vector, and does not access it before the end of the
+                // bio.
                 unsafe { Segment::new(NonNull::from(&mut *memory).cast(), memory.len()) }
             }
         }

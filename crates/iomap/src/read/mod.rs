@@ -24,8 +24,9 @@ use crate::read::fetch::{Fetched, fetch};
 use crate::read::populate::populate;
 use crate::read::readahead::Readahead;
 
-/// Reads from byte `at`. Returns the number of bytes: less than the length of the buffer only at the end of the
-/// file, zero at or past it. If a part of the range cannot be read, the whole read fails.
+/// Reads from byte `at`. Returns the number of bytes: less than the length of the buffer only at
+/// the end of the file, zero at or past it. If a part of the range cannot be read, the whole read
+/// fails.
 ///
 /// A cached read calls no format, allocates nothing and takes no exclusive lock (docs/design/io.md,
 /// invariant 1): it is this loop, without calls of `fetch` and `populate`.
@@ -58,9 +59,9 @@ pub fn read(
     Ok(length)
 }
 
-/// Lends at most `length_max` bytes from byte `at` on, from the cache and without a copy. The slice is empty only if
-/// `length_max` is zero, or `at` is at or past the end of the file. It may be shorter than `length_max`, since it ends
-/// with its folio, or before a part that cannot be read.
+/// Lends at most `length_max` bytes from byte `at` on, from the cache and without a copy. The slice
+/// is empty only if `length_max` is zero, or `at` is at or past the end of the file. It may be
+/// shorter than `length_max`, since it ends with its folio, or before a part that cannot be read.
 pub fn lend(
     context: &ReadContext<'_>,
     readahead: &Readahead,
@@ -70,8 +71,8 @@ pub fn lend(
     lend_with(context, Some(readahead), at, length_max)
 }
 
-/// [`lend`], with a choice: without `readahead`, nothing is read ahead, and the bytes are metadata, whose cached blocks
-/// never change.
+/// [`lend`], with a choice: without `readahead`, nothing is read ahead, and the bytes are metadata,
+/// whose cached blocks never change.
 pub(crate) fn lend_with(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
@@ -130,8 +131,8 @@ fn copy(
     length
 }
 
-/// Removes a dropbehind folio from the cache after an uncached read has copied it up to byte `end`, unless its rest is
-/// likely to be read next.
+/// Removes a dropbehind folio from the cache after an uncached read has copied it up to byte `end`,
+/// unless its rest is likely to be read next.
 #[inline]
 fn note_copied(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>, end: u64) {
     if context.options.caching == Caching::Dropbehind && folio.is_dropbehind() {
@@ -142,9 +143,9 @@ fn note_copied(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRe
     }
 }
 
-/// Counts the visit of a read that keeps folios in the cache, and starts the next readahead window if `folio` has the
-/// mark for that. Does neither if the previous page of the reader is in the same folio: reads of small parts of a folio
-/// are one visit.
+/// Counts the visit of a read that keeps folios in the cache, and starts the next readahead window
+/// if `folio` has the mark for that. Does neither if the previous page of the reader is in the same
+/// folio: reads of small parts of a folio are one visit.
 #[inline]
 pub(crate) fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRef<'_>) {
     let is_kept = context.options.caching == Caching::Kept;
@@ -163,8 +164,8 @@ pub(crate) fn note_visit(context: &ReadContext<'_>, readahead: &Readahead, folio
     }
 }
 
-/// Bytes of a file, lent from the cache. While the slice exists, they stay in memory, and do not change when the file
-/// is written to. The cache cannot use the memory for other data.
+/// Bytes of a file, lent from the cache. While the slice exists, they stay in memory, and do not
+/// change when the file is written to. The cache cannot use the memory for other data.
 #[derive(Clone, Debug)]
 pub struct FolioSlice {
     memory: Memory,
@@ -198,8 +199,8 @@ impl Deref for FolioSlice {
     fn deref(&self) -> &[u8] {
         match &self.memory {
             Memory::Lent(folio) => folio.bytes(self.start, self.length),
-            // SAFETY: the folio has metadata. Its uptodate blocks are never written to (R5 of `pagecache`): a change
-            // makes a copy (`metadata/mod.rs`). Its mapping has no windows.
+            // SAFETY: the folio has metadata. Its uptodate blocks are never written to (R5 of
+            // `pagecache`): a change makes a copy (`metadata/mod.rs`). Its mapping has no windows.
             Memory::Folio(folio) => unsafe { folio.bytes(self.start, self.length) },
             Memory::Heap(bytes) => &bytes[self.start..self.start + self.length],
         }

@@ -17,9 +17,9 @@ pub(crate) struct Populated<'a> {
     pub(crate) out_of_memory: bool,
 }
 
-/// Inserts folios where `window` has none, and submits the reads that fill them. Waits for the device only if the
-/// reader wants clusters, which this thread decodes. Returns no errors: a reader of a folio that was not filled reads
-/// it again, and gets the error.
+/// Inserts folios where `window` has none, and submits the reads that fill them. Waits for the
+/// device only if the reader wants clusters, which this thread decodes. Returns no errors: a reader
+/// of a folio that was not filled reads it again, and gets the error.
 pub(crate) fn populate<'a>(
     context: &ReadContext<'a>,
     window: &ReadaheadWindow,

@@ -32,8 +32,9 @@ pub struct Readahead {
 struct Recent {
     start: u64,
     end: u64,
-    /// The first page of the window that an uncached read has not reached. From there on, the window may have
-    /// dropbehind folios, which only the reader or this state removes from the cache soon.
+    /// The first page of the window that an uncached read has not reached. From there on, the
+    /// window may have dropbehind folios, which only the reader or this state removes from the
+    /// cache soon.
     unread: Option<u64>,
 }
 
@@ -67,7 +68,8 @@ impl Readahead {
         self.previous.store(page, Ordering::Relaxed);
     }
 
-    /// Returns the window for a request of `pages` pages from `page` on, of which the first is not cached.
+    /// Returns the window for a request of `pages` pages from `page` on, of which the first is not
+    /// cached.
     pub(crate) fn window(
         &self,
         context: &ReadContext<'_>,
@@ -81,8 +83,8 @@ impl Readahead {
         self.widen(context, limits.fit(window))
     }
 
-    /// Returns the window after the one whose marked folio begins at `page`, which the reader has reached. Returns
-    /// `None` at the end of the file.
+    /// Returns the window after the one whose marked folio begins at `page`, which the reader has
+    /// reached. Returns `None` at the end of the file.
     pub(crate) fn next_window(
         &self,
         context: &ReadContext<'_>,
@@ -107,8 +109,9 @@ impl Readahead {
         widened
     }
 
-    /// Returns the window that `next` computes for a reader that has reached `page`. Removes dropbehind folios from the cache that
-    /// an uncached read has passed, or will not reach any more.
+    /// Returns the window that `next` computes for a reader that has reached `page`. Removes
+    /// dropbehind folios from the cache that an uncached read has passed, or will not reach any
+    /// more.
     fn advance(
         &self,
         context: &ReadContext<'_>,
@@ -130,7 +133,8 @@ impl Readahead {
         (recent.unread.unwrap_or(recent.start)..recent.end).contains(&page)
     }
 
-    /// Ends readahead: removes folios that were read ahead of uncached reads from `mapping`, the file's cache.
+    /// Ends readahead: removes folios that were read ahead of uncached reads from `mapping`, the
+    /// file's cache.
     pub fn stop(&self, mapping: &Mapping) {
         let recent = std::mem::take(&mut *self.recent.lock());
         if let Some(unread) = recent.unread {
@@ -144,8 +148,8 @@ pub(crate) fn exact_window(context: &ReadContext<'_>, page: u64, pages: u64) -> 
     whole_clusters(context, Limits::of(context).fit(exact(page, pages)))
 }
 
-/// Returns `window` with the whole clusters at its ends, as far as they are in the file, and with an order for folios
-/// that contain whole clusters.
+/// Returns `window` with the whole clusters at its ends, as far as they are in the file, and with
+/// an order for folios that contain whole clusters.
 fn whole_clusters(context: &ReadContext<'_>, window: ReadaheadWindow) -> ReadaheadWindow {
     let ends = clusters_at_ends(context, window.start << PAGE_SHIFT..window.end << PAGE_SHIFT);
     let (mut start, mut end, mut order) = (window.start, window.end, u32::from(window.order));
@@ -188,8 +192,8 @@ impl Recent {
         self.window(Some(start))
     }
 
-    /// Moves the unread part of the previous window, `before`, to this one, for a reader that has reached `page`.
-    /// Returns the pages that the reader has passed, or will not reach any more.
+    /// Moves the unread part of the previous window, `before`, to this one, for a reader that has
+    /// reached `page`. Returns the pages that the reader has passed, or will not reach any more.
     fn pass(&mut self, before: &Self, page: u64, caching: Caching) -> Range<u64> {
         let is_next = self.pages() > 0 && self.start <= before.end && page <= before.end;
         let unread = before.unread.filter(|unread| is_next && *unread <= page);
@@ -223,8 +227,8 @@ impl Recent {
     }
 }
 
-/// Returns the end of a window of about `size` pages from `start` on. It is a multiple of the size, so that folios of
-/// the maximum order fit into the next windows.
+/// Returns the end of a window of about `size` pages from `start` on. It is a multiple of the size,
+/// so that folios of the maximum order fit into the next windows.
 fn window_end(start: u64, size: u64, pages_max: u64) -> u64 {
     let end = start.saturating_add(size);
     let unit = 1 << size.ilog2();

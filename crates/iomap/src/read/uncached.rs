@@ -6,14 +6,14 @@ use crate::mapping::{IomapKind, device_address, map_at};
 use crate::read::cluster::read_cluster;
 use crate::read::context::ReadContext;
 
-/// Reads `into.len()` bytes from byte `at` on, which is a block's start, and verifies them if the file is verified. Bytes
-/// after the end of the file become zeroes.
+/// Reads `into.len()` bytes from byte `at` on, which is a block's start, and verifies them if the
+/// file is verified. Bytes after the end of the file become zeroes.
 ///
-/// No folio is locked meanwhile, so the format may move the blocks that are read. Then it has changed the generation before
-/// it uses the old ones for anything else, and they are read again.
+/// No folio is locked meanwhile, so the format may move the blocks that are read. Then it has
+/// changed the generation before it uses the old ones for anything else, and they are read again.
 pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Result<()> {
-    // The ends of direct writes change the generation, too, so that the read lasts as long as others overwrite the file
-    // directly and out of place.
+    // The ends of direct writes change the generation, too, so that the read lasts as long as
+    // others overwrite the file directly and out of place.
     loop {
         let generation = context.mapper.generation();
         let result = read_once(context, at, into);

@@ -1,6 +1,5 @@
-//! Buffered writes into the cache. Space is reserved for the whole write at once, and no block is allocated
-//! (docs/design/io.md, invariant 2).
-//! Not here: writeback (`writeback/mod.rs`).
+//! Buffered writes into the cache. Space is reserved for the whole write at once, and no block is
+//! allocated (docs/design/io.md, invariant 2). Not here: writeback (`writeback/mod.rs`).
 
 pub(crate) mod truncate;
 
@@ -21,20 +20,20 @@ use crate::writeback::{wait_for_writeback, write_back};
 
 /// The maximum number of attempts of a write because its folio has changed.
 const ATTEMPTS_MAX: u32 = 64;
-/// The byte of a file from which on data is written with non-temporal stores. Small files are often read as soon as
-/// they are written.
+/// The byte of a file from which on data is written with non-temporal stores. Small files are often
+/// read as soon as they are written.
 const STREAMED_FROM: u64 = 1 << 20;
 
-/// Writes `data` at byte `at`, in memory. Returns the number of bytes written. It is less than the length of `data`
-/// if there was an error; the next write reports that. The caller holds the inode's lock alone, and no transaction.
-/// Errors: `OutOfMemory` if dirty and lent folios fill the cache; callers throttle by
-/// [`DirtyLimits`](crate::DirtyLimits) before.
+/// Writes `data` at byte `at`, in memory. Returns the number of bytes written. It is less than the
+/// length of `data` if there was an error; the next write reports that. The caller holds the
+/// inode's lock alone, and no transaction. Errors: `OutOfMemory` if dirty and lent folios fill the
+/// cache; callers throttle by [`DirtyLimits`](crate::DirtyLimits) before.
 pub fn write(file: &Arc<WritableFile>, at: FileOffset, data: &[u8]) -> Result<usize> {
     write_as(file, at, data, Caching::Kept)
 }
 
-/// [`write`](fn@write), with a choice for the folios that it adds: dropbehind ones leave the cache after their
-/// writeback; see [`WriteBehind`](crate::WriteBehind).
+/// [`write`](fn@write), with a choice for the folios that it adds: dropbehind ones leave the cache
+/// after their writeback; see [`WriteBehind`](crate::WriteBehind).
 pub fn write_as(
     file: &Arc<WritableFile>,
     at: FileOffset,
@@ -46,8 +45,8 @@ pub fn write_as(
     if data.is_empty() {
         return Ok(0);
     }
-    // Dirty blocks are written back as a whole, and would overwrite parts that are being written around the cache with
-    // older data.
+    // Dirty blocks are written back as a whole, and would overwrite parts that are being written
+    // around the cache with older data.
     file.wait_for_direct();
     if at.0 > file.size() {
         zero_tail(file, at.0)?;
@@ -72,21 +71,22 @@ pub fn write_as(
     Ok(done)
 }
 
-/// Zeroes the bytes of `range` within the file in memory, if the device or the cache may have other data. Reserves
-/// and allocates nothing. Inline data is only removed from the cache, since the format changes it itself. The caller
-/// holds the inode's lock alone.
+/// Zeroes the bytes of `range` within the file in memory, if the device or the cache may have other
+/// data. Reserves and allocates nothing. Inline data is only removed from the cache, since the
+/// format changes it itself. The caller holds the inode's lock alone.
 pub fn zero_range(file: &Arc<WritableFile>, range: Range<u64>) -> Result<()> {
     let end = range.end.min(file.size());
     Writer::new(file).zero(range.start..end)
 }
 
-/// Zeroes the bytes after the end of the file in its last block, up to byte `end`, to which the file is about to grow.
+/// Zeroes the bytes after the end of the file in its last block, up to byte `end`, to which the
+/// file is about to grow.
 pub(crate) fn zero_tail(file: &Arc<WritableFile>, end: u64) -> Result<()> {
     let size = file.size();
     let block = u64::from(file.mapping.block_size().bytes());
     if let Some(folio) = file.mapping.get(size >> PAGE_SHIFT).filter(|_| file.mapping.is_mapped()) {
-        // The next store to the page is a fault again, which makes the page dirty: bytes that programs stored past the
-        // end are zeroed here, but later stores may be in the file.
+        // The next store to the page is a fault again, which makes the page dirty: bytes that
+        // programs stored past the end are zeroed here, but later stores may be in the file.
         file.mapping.protect(&file.mapping.lock(&folio));
     }
     Writer::new(file).zero(size..end.min(size.next_multiple_of(block)))
@@ -118,7 +118,8 @@ struct Writer<'f> {
     map: LastMap,
     /// Whether space is reserved for the rest of the write.
     reserved: bool,
-    /// [`WritableFile::cancelled_reservations`] before the writer looked for dirty blocks or reserved space.
+    /// [`WritableFile::cancelled_reservations`] before the writer looked for dirty blocks or
+    /// reserved space.
     cancelled_reservations: u64,
     /// Whether the write extends the file.
     extends: bool,
@@ -139,8 +140,8 @@ impl<'f> Writer<'f> {
         }
     }
 
-    /// Writes to one folio from byte `here` on. Returns the number of bytes. Zeroes are written only to blocks with
-    /// space: returns 0 if that has changed since [`next_run`](Self::next_run).
+    /// Writes to one folio from byte `here` on. Returns the number of bytes. Zeroes are written
+    /// only to blocks with space: returns 0 if that has changed since [`next_run`](Self::next_run).
     fn write_folio(&mut self, here: u64, source: Source<'_>) -> Result<usize> {
         let end = here + source.len();
         for _ in 0..ATTEMPTS_MAX {
@@ -185,9 +186,9 @@ impl<'f> Writer<'f> {
         Err(Error::OutOfMemory)
     }
 
-    /// Reserves space for the rest of a write of data, unless the blocks of its first folio are dirty: then they have
-    /// space. They may be written back before they are locked; then they have blocks, or
-    /// [`has_space`](Self::has_space) finds that none were allocated.
+    /// Reserves space for the rest of a write of data, unless the blocks of its first folio are
+    /// dirty: then they have space. They may be written back before they are locked; then they have
+    /// blocks, or [`has_space`](Self::has_space) finds that none were allocated.
     fn reserve(&mut self, here: u64, end: u64, source: Source<'_>) -> Result<()> {
         if self.reserved || matches!(source, Source::Zeroes(_)) {
             return Ok(());
@@ -209,9 +210,10 @@ impl<'f> Writer<'f> {
         Ok(())
     }
 
-    /// Returns whether the blocks of `range` in a locked folio still have the space that they had when the writer
-    /// reserved it or found them dirty. Writeback that finds no blocks for data cancels its reservation, also for
-    /// dirty blocks behind the first folio of a write, which the reservation did not include:
+    /// Returns whether the blocks of `range` in a locked folio still have the space that they had
+    /// when the writer reserved it or found them dirty. Writeback that finds no blocks for data
+    /// cancels its reservation, also for dirty blocks behind the first folio of a write, which the
+    /// reservation did not include:
     ///
     /// ```text
     /// writer     sees that a block is dirty ──────────────── locks its folio, writes
@@ -234,8 +236,8 @@ impl<'f> Writer<'f> {
         Ok(true)
     }
 
-    /// Returns the folio with byte `here`, locked, not under writeback, and not lent; a new one if there is none.
-    /// Returns `None` if the caller has to try again.
+    /// Returns the folio with byte `here`, locked, not under writeback, and not lent; a new one if
+    /// there is none. Returns `None` if the caller has to try again.
     fn lock_folio(&self, here: u64, end: u64) -> Result<Option<LockedFolio>> {
         let (mapping, page) = (&self.file.mapping, here >> PAGE_SHIFT);
         let Some(folio) = mapping.get(page) else {
@@ -271,7 +273,8 @@ impl<'f> Writer<'f> {
         Ok(())
     }
 
-    /// Returns the first of these blocks of a locked folio at `position` that has data on the device.
+    /// Returns the first of these blocks of a locked folio at `position` that has data on the
+    /// device.
     fn first_on_device(&mut self, position: u64, blocks: &[usize]) -> Result<Option<usize>> {
         for &block in blocks {
             let at = position + block as u64;
@@ -345,8 +348,8 @@ impl<'f> Writer<'f> {
         Ok(())
     }
 
-    /// Zeroes `range` in the cache. The range is clean and reads as zeroes on the device, but the cache may
-    /// hold data that could not be written back.
+    /// Zeroes `range` in the cache. The range is clean and reads as zeroes on the device, but the
+    /// cache may hold data that could not be written back.
     fn zero_lost(&self, range: Range<u64>) {
         if !self.file.errors().any() {
             return;
@@ -361,15 +364,16 @@ impl<'f> Writer<'f> {
         });
     }
 
-    /// Returns a length from `here`, at most to `end`, and whether all of these bytes are zeroes or all may have
-    /// other data.
+    /// Returns a length from `here`, at most to `end`, and whether all of these bytes are zeroes or
+    /// all may have other data.
     fn next_run(&mut self, here: u64, end: u64) -> Result<(u64, bool)> {
         self.cancelled_reservations = self.file.cancelled_reservations();
         let (mapping, mapper) = (&self.file.mapping, self.context.mapper);
         let pages = here >> PAGE_SHIFT..end.div_ceil(1 << PAGE_SHIFT);
         let mut run = end - here;
         if let Some(folio) = mapping.get_locked(pages.start) {
-            // Blocks under writeback become written blocks; other blocks keep their state while the folio is locked.
+            // Blocks under writeback become written blocks; other blocks keep their state while the
+            // folio is locked.
             folio.wait_writeback();
             let folio = folio.folio();
             let within = (here - folio.position()) as usize;
@@ -405,8 +409,8 @@ impl<'f> Writer<'f> {
     }
 }
 
-/// Cancels the reservation in `range` for blocks that are not dirty: nothing was written to them, or earlier writeback
-/// has allocated blocks for them.
+/// Cancels the reservation in `range` for blocks that are not dirty: nothing was written to them,
+/// or earlier writeback has allocated blocks for them.
 pub(crate) fn cancel_reservation(file: &WritableFile, range: Range<u64>) {
     let mapping = &file.mapping;
     let block = u64::from(mapping.block_size().bytes());
@@ -415,7 +419,8 @@ pub(crate) fn cancel_reservation(file: &WritableFile, range: Range<u64>) {
         let pages = here >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
         let (mut clean, mut dirty) = (range.end - here, 0);
         if let Some(folio) = mapping.get_locked(pages.start) {
-            // Blocks under writeback are not dirty, but their reservation is used up at the end of I/O only.
+            // Blocks under writeback are not dirty, but their reservation is used up at the end of
+            // I/O only.
             folio.wait_writeback();
             let folio = folio.folio();
             let within = (here - folio.position()) as usize;
@@ -434,8 +439,9 @@ pub(crate) fn cancel_reservation(file: &WritableFile, range: Range<u64>) {
     }
 }
 
-/// Returns the folio, which is locked and not under writeback, or a copy in its place if it is lent. If there is no
-/// memory for a copy, writes the folio back, removes it from the cache, and returns `None`.
+/// Returns the folio, which is locked and not under writeback, or a copy in its place if it is
+/// lent. If there is no memory for a copy, writes the folio back, removes it from the cache, and
+/// returns `None`.
 pub(crate) fn unlent(file: &Arc<WritableFile>, folio: LockedFolio) -> Option<LockedFolio> {
     if !folio.is_lent() {
         return Some(folio);
@@ -466,8 +472,8 @@ pub(crate) fn zero_uptodate(folio: &mut LockedFolio, part: Range<usize>) {
     }
 }
 
-/// Returns the order of the folio to create at page `index` for a write that ends at byte `end`: as large as the rest
-/// of the write fills.
+/// Returns the order of the folio to create at page `index` for a write that ends at byte `end`: as
+/// large as the rest of the write fills.
 fn folio_order(index: u64, end: u64) -> u8 {
     let pages = end.div_ceil(1 << PAGE_SHIFT).saturating_sub(index);
     pages.checked_ilog2().unwrap_or(0).min(ORDER_MAX.into()) as u8

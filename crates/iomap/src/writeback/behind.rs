@@ -1,13 +1,13 @@
 //! Background writeback for uncached writes, on a thread of its own. Not here: writeback of a file
 //! (`mod.rs`).
 //!
-//! A writer queues the range that it has written, and goes on. Only while more bytes than a limit are not on the
-//! device, it waits for the oldest of them. So a long stream of writes takes little memory, and is as fast as the
-//! device without waiting for single requests.
+//! A writer queues the range that it has written, and goes on. Only while more bytes than a limit
+//! are not on the device, it waits for the oldest of them. So a long stream of writes takes little
+//! memory, and is as fast as the device without waiting for single requests.
 //!
-//! Tails wait for a moment: ranges that are too short for a large request, and the last folio of a write, if it
-//! is not full. The next write is likely to continue there. Without the delay it would wait while the device
-//! writes that folio, and the thread would wake for every write.
+//! Tails wait for a moment: ranges that are too short for a large request, and the last folio of a
+//! write, if it is not full. The next write is likely to continue there. Without the delay it would
+//! wait while the device writes that folio, and the thread would wake for every write.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -103,7 +103,8 @@ impl WriteBehind {
         }
     }
 
-    /// Ends the thread, and waits for its end. What is queued later is written back only by those who wait for it.
+    /// Ends the thread, and waits for its end. What is queued later is written back only by those
+    /// who wait for it.
     pub fn stop(&self) {
         self.shared.queue.lock().closed = true;
         self.shared.changed.notify_one();
@@ -183,8 +184,8 @@ fn write_back_guarded(chunk: &Chunk) {
     }
 }
 
-/// Returns the start of the folio that contains the bytes before and after `end`, where the next write may
-/// continue; or `end` if there is no such folio.
+/// Returns the start of the folio that contains the bytes before and after `end`, where the next
+/// write may continue; or `end` if there is no such folio.
 fn whole_until(file: &WritableFile, end: u64) -> u64 {
     file.mapping.get(end >> PAGE_SHIFT).map_or(end, |folio| folio.position())
 }
@@ -207,8 +208,9 @@ impl Chunk {
 }
 
 impl Queue {
-    /// Adds a range that was written. Its bytes from `whole_until` on become a tail, and so do all of them if they are
-    /// few, until the tails have more than `many` bytes. Returns whether to wake the thread.
+    /// Adds a range that was written. Its bytes from `whole_until` on become a tail, and so do all
+    /// of them if they are few, until the tails have more than `many` bytes. Returns whether to
+    /// wake the thread.
     fn push(
         &mut self,
         file: &Arc<WritableFile>,
@@ -238,7 +240,8 @@ impl Queue {
         was_idle || !self.waiting.is_empty()
     }
 
-    /// Removes and returns the tail of `file` that ends at byte `at`, if it is one of the most recent.
+    /// Removes and returns the tail of `file` that ends at byte `at`, if it is one of the most
+    /// recent.
     fn take_tail(&mut self, file: &Arc<WritableFile>, at: u64) -> Option<Chunk> {
         let last = self.tails.len().saturating_sub(TAILS_LOOKED_AT);
         let index =
@@ -248,7 +251,8 @@ impl Queue {
         Some(chunk)
     }
 
-    /// Queues the whole folios of a tail for writeback if they have at least `bytes_min` bytes. The rest stays a tail.
+    /// Queues the whole folios of a tail for writeback if they have at least `bytes_min` bytes. The
+    /// rest stays a tail.
     fn split_tail(&mut self, tail: Tail, bytes_min: u64) {
         let Tail { chunk: Chunk { file, mut range }, whole_until } = tail;
         if whole_until - range.start >= bytes_min {
@@ -293,8 +297,8 @@ impl Queue {
         Some(oldest)
     }
 
-    /// Returns a chunk from [`take_oldest_beyond`](Self::take_oldest_beyond), whose writeback was started, to the
-    /// queue.
+    /// Returns a chunk from [`take_oldest_beyond`](Self::take_oldest_beyond), whose writeback was
+    /// started, to the queue.
     fn return_oldest(&mut self, oldest: Chunk) {
         self.bytes += oldest.len();
         self.started.push_front(oldest);

@@ -1,10 +1,11 @@
-//! Writeback of whole clusters: data that is stored in another form, or replaces data that is.
-//! Not here: data that is written block by block (`mod.rs`), and reads of clusters (`read/cluster.rs`).
+//! Writeback of whole clusters: data that is stored in another form, or replaces data that is. Not
+//! here: data that is written block by block (`mod.rs`), and reads of clusters (`read/cluster.rs`).
 //!
-//! A file with clusters has folios that contain whole ones ([`MapRead::cluster_bytes`](crate::MapRead::cluster_bytes)). A
-//! cluster that the device has in another form is uptodate as a whole before a part of it becomes dirty (`write/mod.rs`,
-//! `mmap.rs`), and is written as a whole. So its form on the device changes at once, at the end of I/O. Other clusters are
-//! encoded if all of their blocks are dirty.
+//! A file with clusters has folios that contain whole ones
+//! ([`MapRead::cluster_bytes`](crate::MapRead::cluster_bytes)). A cluster that the device has in
+//! another form is uptodate as a whole before a part of it becomes dirty (`write/mod.rs`,
+//! `mmap.rs`), and is written as a whole. So its form on the device changes at once, at the end of
+//! I/O. Other clusters are encoded if all of their blocks are dirty.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -70,7 +71,8 @@ impl Collector<'_> {
         rest
     }
 
-    /// Adds the cluster with the bytes `within` of a folio if it is written as a whole. Returns false if it is not.
+    /// Adds the cluster with the bytes `within` of a folio if it is written as a whole. Returns
+    /// false if it is not.
     fn add_cluster(&mut self, started: &Started, within: Range<usize>) -> bool {
         if within.end > started.folio.folio().len() {
             return false;
@@ -127,7 +129,8 @@ impl Collector<'_> {
         Ok(Some(cluster))
     }
 
-    /// Encodes a cluster, and adds its bios to the batch. Returns false if it is written block by block.
+    /// Encodes a cluster, and adds its bios to the batch. Returns false if it is written block by
+    /// block.
     fn submit_cluster(
         &mut self,
         started: &Started,
@@ -136,7 +139,8 @@ impl Collector<'_> {
     ) -> Result<bool> {
         let mapper = &*self.file.mapper;
         let at = FileOffset(cluster.range.start);
-        // SAFETY: the folio is under writeback. Until that ends, it stays in memory and is not written to.
+        // SAFETY: the folio is under writeback. Until that ends, it stays in memory and is not
+        // written to.
         let data = unsafe {
             std::slice::from_raw_parts(started.folio.memory(within).as_ptr(), within.len())
         };

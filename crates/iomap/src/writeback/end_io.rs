@@ -1,11 +1,10 @@
-//! The end of I/O of writeback: calls the format for the data that is on the device, and then ends the folios'
-//! writeback.
-//! Not here: the submission (`mod.rs`).
+//! The end of I/O of writeback: calls the format for the data that is on the device, and then ends
+//! the folios' writeback. Not here: the submission (`mod.rs`).
 //!
-//! This runs on a thread of its own, since a format may start transactions, for which the completion of a bio
-//! must not wait; or on a thread that would only wait for it, and may start transactions. A folio stays under
-//! writeback until the format was called. If it were evicted earlier, it could be read as zeroes, since its
-//! blocks are unwritten until then.
+//! This runs on a thread of its own, since a format may start transactions, for which the
+//! completion of a bio must not wait; or on a thread that would only wait for it, and may start
+//! transactions. A folio stays under writeback until the format was called. If it were evicted
+//! earlier, it could be read as zeroes, since its blocks are unwritten until then.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -25,8 +24,9 @@ use crate::file::{EndIoGuard, WritableFile};
 use crate::mapping::FinishedRange;
 use crate::writeback::errors::WritebackErrors;
 
-/// The maximum number of ends of I/O that wait for the thread. A submitter that finds more completes them
-/// itself. A bound in bytes is not enough: 100,000 small files fit into the limit of bytes under writeback.
+/// The maximum number of ends of I/O that wait for the thread. A submitter that finds more
+/// completes them itself. A bound in bytes is not enough: 100,000 small files fit into the limit of
+/// bytes under writeback.
 const WAITING_MAX: usize = 1024;
 
 /// Parts of folios under writeback.
@@ -49,8 +49,8 @@ pub(crate) struct EndedWrite {
 #[derive(Debug)]
 pub struct EndIo {
     queue: Arc<Queue>,
-    /// Joined when this is dropped. The thread itself may drop the last file, when the last of its writes has
-    /// ended.
+    /// Joined when this is dropped. The thread itself may drop the last file, when the last of its
+    /// writes has ended.
     _thread: Worker,
     /// The threads that complete direct requests.
     pub(crate) direct: DirectEndIo,
@@ -94,7 +94,8 @@ impl EndIo {
         }))
     }
 
-    /// Returns the errors of all files, for syncs of a whole volume. Open files report those of their own file.
+    /// Returns the errors of all files, for syncs of a whole volume. Open files report those of
+    /// their own file.
     pub fn errors(&self) -> &WritebackErrors {
         &self.errors
     }
@@ -108,9 +109,9 @@ impl EndIo {
         }
     }
 
-    /// Completes the waiting ends in this thread if they are more than [`WAITING_MAX`]. The caller may start
-    /// transactions, like every submitter. It does not wait for the end-of-I/O thread, so no end of I/O can
-    /// wait for another.
+    /// Completes the waiting ends in this thread if they are more than [`WAITING_MAX`]. The caller
+    /// may start transactions, like every submitter. It does not wait for the end-of-I/O thread, so
+    /// no end of I/O can wait for another.
     pub(crate) fn catch_up(&self) {
         let waiting = self.queue.waiting.lock();
         if waiting.ended.len() > WAITING_MAX {
@@ -118,14 +119,14 @@ impl EndIo {
         }
     }
 
-    /// Returns whether a direct write has ended since the last call. It is on the device, which may not have
-    /// been flushed since.
+    /// Returns whether a direct write has ended since the last call. It is on the device, which may
+    /// not have been flushed since.
     pub fn take_direct_writes(&self) -> bool {
         self.direct.take_written()
     }
 
-    /// Waits until the threads of this have completed what has ended, and hold no file. The caller holds no lock that the end of
-    /// a write takes.
+    /// Waits until the threads of this have completed what has ended, and hold no file. The caller
+    /// holds no lock that the end of a write takes.
     pub fn wait_until_idle(&self) {
         let mut waiting = self.queue.waiting.lock();
         while !waiting.ended.is_empty() || waiting.working.has_others() {
@@ -162,7 +163,8 @@ impl Drop for EndIo {
 }
 
 impl Drop for Queue {
-    /// The folios of waiting ends would be released though the format does not know that they were written.
+    /// The folios of waiting ends would be released though the format does not know that they were
+    /// written.
     fn drop(&mut self) {
         let is_empty = self.waiting.get_mut().ended.is_empty();
         debug_assert!(is_empty || thread::panicking(), "ended writes are dropped");
@@ -170,8 +172,8 @@ impl Drop for Queue {
 }
 
 impl Queue {
-    /// Completes ends until the queue is closed and empty. All that wait are one batch, so that a slow format
-    /// gets larger batches.
+    /// Completes ends until the queue is closed and empty. All that wait are one batch, so that a
+    /// slow format gets larger batches.
     fn work(&self) {
         let mut waiting = self.waiting.lock();
         loop {
@@ -208,8 +210,8 @@ fn complete_all(batch: Vec<EndedWrite>) {
     }
 }
 
-/// Groups items by key, in the order of each group's first item. Keeps the order within a group. Takes time
-/// linear in the number of items.
+/// Groups items by key, in the order of each group's first item. Keeps the order within a group.
+/// Takes time linear in the number of items.
 fn grouped_by<T, K: Eq + Hash>(items: Vec<T>, mut key: impl FnMut(&T) -> K) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
     let mut indexes = HashMap::new();
@@ -223,8 +225,9 @@ fn grouped_by<T, K: Eq + Hash>(items: Vec<T>, mut key: impl FnMut(&T) -> K) -> V
     groups
 }
 
-/// Completes writes of one file, and writes that waited for them: calls the format once for all of them, then
-/// ends the folios' writeback. A write that must wait for earlier data of the file is completed with that data.
+/// Completes writes of one file, and writes that waited for them: calls the format once for all of
+/// them, then ends the folios' writeback. A write that must wait for earlier data of the file is
+/// completed with that data.
 fn complete(file: &WritableFile, batch: Vec<EndedWrite>) {
     // A folio that is not under writeback may have been evicted, or written to.
     let folios = batch.iter().flat_map(|ended| &ended.pieces);
@@ -261,7 +264,8 @@ fn complete(file: &WritableFile, batch: Vec<EndedWrite>) {
     drop(batch);
 }
 
-/// Calls the format for the data that was written. Returns the first error, of the device before the format's.
+/// Calls the format for the data that was written. Returns the first error, of the device before
+/// the format's.
 fn call_format(guard: &EndIoGuard<'_>, batch: &[EndedWrite]) -> Result<()> {
     let written = batch.iter().filter(|ended| ended.result.is_ok());
     let reached = written.clone().map(|ended| ended.reached).max().unwrap_or(0);
@@ -273,8 +277,8 @@ fn call_format(guard: &EndIoGuard<'_>, batch: &[EndedWrite]) -> Result<()> {
     batch.iter().find_map(|ended| ended.result.clone().err()).map_or(called, Err)
 }
 
-/// Sorts ranges, and merges those of the same kind that are adjacent, or overlap because of direct writes of the same
-/// blocks (docs/design/io.md, invariant 7).
+/// Sorts ranges, and merges those of the same kind that are adjacent, or overlap because of direct
+/// writes of the same blocks (docs/design/io.md, invariant 7).
 pub(crate) fn merge(mut ranges: Vec<FinishedRange>) -> Vec<FinishedRange> {
     // Of two direct writes of the same blocks, the one that ended last remains.
     ranges.sort_by_key(|range| range.offset);

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{Error, Result};
 use parking_lot::Mutex;
 
-/// The errors of writeback of one file, or of all files of a volume. Each open file's fsync, and each sync of the
-/// volume, reports the first error once. After one of them has reported it, the next error replaces it.
+/// The errors of writeback of one file, or of all files of a volume. Each open file's fsync, and
+/// each sync of the volume, reports the first error once. After one of them has reported it, the
+/// next error replaces it.
 #[derive(Debug, Default)]
 pub struct WritebackErrors {
     latest: Mutex<Latest>,
@@ -52,19 +53,22 @@ impl WritebackErrors {
         latest.last = Some(error);
     }
 
-    /// Returns a cursor for a file that is being opened. The file will report an error that is still unreported.
+    /// Returns a cursor for a file that is being opened. The file will report an error that is
+    /// still unreported.
     pub fn cursor(&self) -> ErrorCursor {
         let latest = self.latest.lock();
         let unreported = u64::from(latest.error.is_some() && !latest.is_reported);
         ErrorCursor(AtomicU64::new(latest.number - unreported))
     }
 
-    /// Returns the number of errors so far, for a caller that writes data back and needs the errors of that only.
+    /// Returns the number of errors so far, for a caller that writes data back and needs the errors
+    /// of that only.
     pub fn count(&self) -> ErrorCount {
         ErrorCount(self.latest.lock().count)
     }
 
-    /// Returns the last error after the first `count` ones, as an error. Open files still report it.
+    /// Returns the last error after the first `count` ones, as an error. Open files still report
+    /// it.
     pub fn check_since(&self, count: ErrorCount) -> Result<()> {
         let latest = self.latest.lock();
         if latest.count == count.0 {
@@ -78,7 +82,8 @@ impl WritebackErrors {
         self.latest.lock().number > 0
     }
 
-    /// Marks the error as reported and returns it, unless the open file with this cursor has reported it before.
+    /// Marks the error as reported and returns it, unless the open file with this cursor has
+    /// reported it before.
     pub fn check(&self, cursor: &ErrorCursor) -> Result<()> {
         let mut latest = self.latest.lock();
         // Cursors change only under the lock.

@@ -3,9 +3,10 @@
 
 use pagecache::DirtyStats;
 
-/// The shares of the cache that folios may have which are dirty or under writeback, also in part, in percent: above the
-/// first one, data is written back in the background, and above the second, writers wait. Large folios that are dirty in
-/// part would otherwise leave no memory that can be reclaimed.
+/// The shares of the cache that folios may have which are dirty or under writeback, also in part,
+/// in percent: above the first one, data is written back in the background, and above the second,
+/// writers wait. Large folios that are dirty in part would otherwise leave no memory that can be
+/// reclaimed.
 const HELD_SHARES: [u64; 2] = [40, 60];
 
 /// Limits of bytes that are dirty or under writeback.
@@ -13,16 +14,16 @@ const HELD_SHARES: [u64; 2] = [40, 60];
 pub struct DirtyLimits {
     /// The limit above which data is written back in the background.
     pub background: u64,
-    /// The limit above which writers write back data, or wait. Well below the cache's limit, since writeback and
-    /// readers need memory, too.
+    /// The limit above which writers write back data, or wait. Well below the cache's limit, since
+    /// writeback and readers need memory, too.
     pub hard: u64,
     /// The same two limits for the memory of folios with such bytes.
     held: [u64; 2],
 }
 
 impl DirtyLimits {
-    /// Returns the limits for these shares, in percent, of a cache of `bytes_max` bytes. The background share is
-    /// at most half of the hard one, so that writers seldom wait.
+    /// Returns the limits for these shares, in percent, of a cache of `bytes_max` bytes. The
+    /// background share is at most half of the hard one, so that writers seldom wait.
     pub fn of_shares(bytes_max: u64, background: u8, hard: u8) -> Self {
         let share = |percent: u64| bytes_max / 100 * percent;
         let hard = share(hard.min(90).into());

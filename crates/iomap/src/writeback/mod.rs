@@ -1,6 +1,6 @@
-//! Writeback of dirty folios in the order of the file. One bio covers a contiguous run on the device, over all
-//! of its folios.
-//! Not here: whole clusters (`cluster_write.rs`), the end of I/O (`end_io.rs`), and when to write back.
+//! Writeback of dirty folios in the order of the file. One bio covers a contiguous run on the
+//! device, over all of its folios. Not here: whole clusters (`cluster_write.rs`), the end of I/O
+//! (`end_io.rs`), and when to write back.
 
 pub(crate) mod behind;
 pub(crate) mod cluster_write;
@@ -37,14 +37,14 @@ pub(crate) const BATCH_MAX: usize = 16;
 /// Starts writeback of dirty data in the folios of `range`. Errors go to the file's
 /// [`errors`](WritableFile::errors). The caller holds no lock of the format, and no transaction.
 ///
-/// Dirty data before the range and past the size on the disk is written first, since later data does not count as
-/// written before it (invariant 4).
+/// Dirty data before the range and past the size on the disk is written first, since later data
+/// does not count as written before it (invariant 4).
 pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
     collect(&mut Collector::new(file, range.end), range, || ControlFlow::Continue(()));
 }
 
-/// [`write_back`] and [`wait_for_writeback`] in one, for callers that would only wait: this thread submits and
-/// completes I/O itself. The caller may hold the inode's lock.
+/// [`write_back`] and [`wait_for_writeback`] in one, for callers that would only wait: this thread
+/// submits and completes I/O itself. The caller may hold the inode's lock.
 pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
     let mut collector = Collector::new(file, range.end);
     collector.waiter = Some(thread::current().id());
@@ -52,8 +52,8 @@ pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
     wait_for_writeback(file, range);
 }
 
-/// [`write_back_and_wait`], unless the request that this thread serves is cancelled ([`base::cancellation`]). Data
-/// that is not submitted by then stays dirty.
+/// [`write_back_and_wait`], unless the request that this thread serves is cancelled
+/// ([`base::cancellation`]). Data that is not submitted by then stays dirty.
 ///
 /// # Errors
 ///
@@ -113,8 +113,8 @@ pub(crate) fn write_back_from(file: &Arc<WritableFile>, start: u64) {
     wait_for_writeback(file, range);
 }
 
-/// Waits for the end of writeback in the folios of `range`: the data is on the device and the format was called, or the
-/// file's errors have the error.
+/// Waits for the end of writeback in the folios of `range`: the data is on the device and the
+/// format was called, or the file's errors have the error.
 pub fn wait_for_writeback(file: &WritableFile, range: Range<u64>) {
     let mut pages = pages_of(&range);
     while let Some(folio) = file.mapping.next_under_writeback(pages.clone()) {
@@ -123,7 +123,8 @@ pub fn wait_for_writeback(file: &WritableFile, range: Range<u64>) {
     }
 }
 
-/// [`wait_for_writeback`], unless the request that this thread serves is cancelled ([`base::cancellation`]).
+/// [`wait_for_writeback`], unless the request that this thread serves is cancelled
+/// ([`base::cancellation`]).
 ///
 /// # Errors
 ///
@@ -153,7 +154,8 @@ pub(crate) struct Collector<'f> {
     pending: Option<PendingWrite>,
     /// The range that is being added to `pending`. It may have a token.
     pub(crate) adding: Option<FinishedRange>,
-    /// The folio that is being added, and the ranges past the size on the disk that have begun and are in no bio yet.
+    /// The folio that is being added, and the ranges past the size on the disk that have begun and
+    /// are in no bio yet.
     current: Option<Arc<WritebackFolio>>,
     pub(crate) begun: Ranges,
     pub(crate) batch: Vec<Bio>,
@@ -206,13 +208,13 @@ impl<'f> Collector<'f> {
         }
     }
 
-    /// Starts the writeback of a locked folio: of its dirty data up to the end of the file. Past it nothing is dirty,
-    /// except the zeroes at the end of its last block.
+    /// Starts the writeback of a locked folio: of its dirty data up to the end of the file. Past it
+    /// nothing is dirty, except the zeroes at the end of its last block.
     fn start(&mut self, locked: &LockedFolio) -> Start {
         let (mapping, folio) = (&self.file.mapping, locked.folio());
         let (position, length) = (folio.position(), folio.len());
-        // Under one lock, so that writeback of later data sees this data, past the size on the disk, either as dirty or
-        // as under writeback.
+        // Under one lock, so that writeback of later data sees this data, past the size on the
+        // disk, either as dirty or as under writeback.
         let mut progress = self.file.progress.lock();
         let on_disk = progress.on_disk();
         let is_new = position + length as u64 > on_disk && self.file.mapper.orders_size();
@@ -289,8 +291,8 @@ impl<'f> Collector<'f> {
         end_io.push(EndedWrite { file, pieces, ranges, reached: 0, result: Err(error) }, true);
     }
 
-    /// Returns the first bytes of the dirty range from `at` to `end` that are written to one run of the device, and
-    /// the run's address. The folio with both is locked.
+    /// Returns the first bytes of the dirty range from `at` to `end` that are written to one run of
+    /// the device, and the run's address. The folio with both is locked.
     fn target(&mut self, at: u64, end: u64) -> Result<(FinishedRange, DeviceOffset)> {
         let mapper = &*self.file.mapper;
         let offset = FileOffset(at);
@@ -304,7 +306,8 @@ impl<'f> Collector<'f> {
                 let block = self.file.mapping.block_size().bytes().into();
                 let placed = match place(mapper, at..end, block) {
                     Err(Error::NoSpace) => {
-                        // The old blocks of writes that are not submitted yet become free with these.
+                        // The old blocks of writes that are not submitted yet become free with
+                        // these.
                         self.submit_all();
                         place_after_waiting(&*self.file.mapper, at..end, block)
                     }
@@ -317,8 +320,8 @@ impl<'f> Collector<'f> {
         }
     }
 
-    /// Returns the device offset of byte `at`, and its mapping, up to byte `end` at least. The folio with both is
-    /// locked.
+    /// Returns the device offset of byte `at`, and its mapping, up to byte `end` at least. The
+    /// folio with both is locked.
     fn map_at(&mut self, at: u64, end: u64) -> Result<(Iomap, DeviceOffset)> {
         let length = self.horizon.min(self.file.size()).max(end) - at;
         let mapper = &*self.file.mapper;
@@ -335,8 +338,9 @@ impl<'f> Collector<'f> {
         Ok((map, device_address(&map, at)?))
     }
 
-    /// Returns whether the pending bio ends with the byte of the file before `at`. Past the size on the disk a bio
-    /// covers one range: all of it ends together, since no part counts as written before the parts before it.
+    /// Returns whether the pending bio ends with the byte of the file before `at`. Past the size on
+    /// the disk a bio covers one range: all of it ends together, since no part counts as written
+    /// before the parts before it.
     fn pending_ends_at(&self, at: u64) -> bool {
         let last = self.pending.as_ref().and_then(|pending| pending.ranges.last());
         last.is_some_and(|last| last.end() == at)
@@ -380,8 +384,8 @@ impl<'f> Collector<'f> {
         let mut stored = vec![0; pending.length as usize].into_boxed_slice();
         let mut done = 0;
         for (folio, range) in &pending.pieces {
-            // SAFETY: `pending` keeps the folio under writeback. Until that ends, the folio stays in memory and is not
-            // written to.
+            // SAFETY: `pending` keeps the folio under writeback. Until that ends, the folio stays
+            // in memory and is not written to.
             let data =
                 unsafe { std::slice::from_raw_parts(folio.memory(range).as_ptr(), range.len()) };
             let at = FileOffset(folio.folio().position() + range.start as u64);
@@ -393,7 +397,8 @@ impl<'f> Collector<'f> {
 
     /// Adds the pending bio to the batch.
     fn finish_pending(&mut self) {
-        // It stays in `self` while the transform runs: if that panics, `drop` ends its data, and returns its tokens.
+        // It stays in `self` while the transform runs: if that panics, `drop` ends its data, and
+        // returns its tokens.
         let stored = match &self.pending {
             Some(pending) => self.stored_form(pending),
             None => return,
@@ -416,8 +421,8 @@ impl<'f> Collector<'f> {
             None => pending
                 .pieces
                 .iter()
-                // SAFETY: the folio stays in memory and is not written to while it is under writeback, that is,
-                // until the bio has ended and `pieces` is dropped.
+                // SAFETY: the folio stays in memory and is not written to while it is under
+                // writeback, that is, until the bio has ended and `pieces` is dropped.
                 .map(|(folio, range)| unsafe { Segment::new(folio.memory(range), range.len()) })
                 .collect(),
         };
@@ -446,8 +451,8 @@ impl<'f> Collector<'f> {
         }
     }
 
-    /// Submits the collected bios. A waiter does the I/O of the last bio itself, and completes the writes that have
-    /// ended by then.
+    /// Submits the collected bios. A waiter does the I/O of the last bio itself, and completes the
+    /// writes that have ended by then.
     pub(crate) fn submit(&mut self) {
         let Some(last) = self.batch.pop() else { return };
         self.batch.push(if self.waiter.is_some() { last.waited_for() } else { last });
@@ -466,10 +471,12 @@ impl<'f> Collector<'f> {
 }
 
 impl Drop for Collector<'_> {
-    /// After a panic, ends data as lost before the writeback of its folios ends. Later data may wait for it.
+    /// After a panic, ends data as lost before the writeback of its folios ends. Later data may
+    /// wait for it.
     fn drop(&mut self) {
         if thread::panicking() {
-            // First, as the end-of-I/O thread is woken below for these bios, too: the waiter does not complete them.
+            // First, as the end-of-I/O thread is woken below for these bios, too: the waiter does
+            // not complete them.
             self.batch.clear();
             let cause = Error::Panicked("writeback");
             let (mut pieces, mut mapped) = match self.pending.take() {

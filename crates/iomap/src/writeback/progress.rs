@@ -1,6 +1,6 @@
-//! The order in which writes past the size on the disk complete: the size follows the data, and does not pass data in
-//! flight (docs/design/io.md, invariant 4).
-//! Not here: the write of the size (the format's end of I/O).
+//! The order in which writes past the size on the disk complete: the size follows the data, and
+//! does not pass data in flight (docs/design/io.md, invariant 4). Not here: the write of the size
+//! (the format's end of I/O).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,8 @@ pub(crate) struct Progress<E> {
     on_disk: u64,
     /// Ranges in flight whose end was behind the size on the disk when they were submitted.
     in_flight: Ranges,
-    /// Writes that have ended and were not taken, by the byte after the last of each, and a sequence number.
+    /// Writes that have ended and were not taken, by the byte after the last of each, and a
+    /// sequence number.
     ended: BTreeMap<(u64, u64), E>,
     /// The last sequence number.
     number: u64,
@@ -30,8 +31,8 @@ impl<E> Progress<E> {
         self.on_disk
     }
 
-    /// Records that `range` is in flight. Until its write has ended, no later data of the file completes, except data
-    /// before the size on the disk.
+    /// Records that `range` is in flight. Until its write has ended, no later data of the file
+    /// completes, except data before the size on the disk.
     pub(crate) fn begin(&mut self, range: Range<u64>) {
         if range.end > self.on_disk {
             self.in_flight.insert(range);
@@ -54,8 +55,8 @@ impl<E> Progress<E> {
         self.ended.insert((last, self.number), ended);
     }
 
-    /// Removes and returns the ended writes that end at or before the first byte in flight. The size on the disk may
-    /// grow with them.
+    /// Removes and returns the ended writes that end at or before the first byte in flight. The
+    /// size on the disk may grow with them.
     pub(crate) fn take_ended(&mut self) -> Vec<E> {
         let until = self.in_flight.first().unwrap_or(u64::MAX).max(self.on_disk);
         let left = self.ended.split_off(&(until.saturating_add(1), 0));
@@ -67,8 +68,8 @@ impl<E> Progress<E> {
         self.on_disk = self.on_disk.max(size);
     }
 
-    /// Records that the caller is about to set the size of the file to `size`, in memory and on the disk. No data
-    /// behind it is in flight, and no data before it for which the old size waits.
+    /// Records that the caller is about to set the size of the file to `size`, in memory and on the
+    /// disk. No data behind it is in flight, and no data before it for which the old size waits.
     pub(crate) fn set_size(&mut self, size: u64) {
         debug_assert!(self.in_flight.iter().all(|range| range.start < size), "I/O past the size");
         self.on_disk = size;

@@ -1,5 +1,5 @@
-//! Power cuts on a format that writes out of place and makes checkpoints: after a cut at any time, the last checkpoint
-//! has the contents that it had when it was made, whatever was written since.
+//! Power cuts on a format that writes out of place and makes checkpoints: after a cut at any time,
+//! the last checkpoint has the contents that it had when it was made, whatever was written since.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -28,7 +28,8 @@ struct Subject {
     submitting: RwLock<()>,
 }
 
-/// A checkpoint, the point of the recording from which on it is durable, and the contents of the file in it.
+/// A checkpoint, the point of the recording from which on it is durable, and the contents of the
+/// file in it.
 struct DurableCheckpoint {
     point: usize,
     checkpoint: Checkpoint,
@@ -123,7 +124,8 @@ impl Subject {
         }
     }
 
-    /// Cuts the power at random times, and compares the last checkpoint with its contents when it was made.
+    /// Cuts the power at random times, and compares the last checkpoint with its contents when it
+    /// was made.
     fn judge(&self, random: &mut Random, cuts: u64) {
         let made = self.checkpoints.lock().expect("no panic");
         let block = self.file.mapping().block_size().len();

@@ -1,5 +1,5 @@
-//! Files whose data is stored in clusters that are decoded as a whole: random reads, readahead, damaged clusters,
-//! failing devices, and mapped pages.
+//! Files whose data is stored in clusters that are decoded as a whole: random reads, readahead,
+//! damaged clusters, failing devices, and mapped pages.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};

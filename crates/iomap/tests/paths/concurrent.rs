@@ -1,4 +1,5 @@
-//! Concurrent writers, readers, borrowers and flushers of one file, in a cache that another file fills.
+//! Concurrent writers, readers, borrowers and flushers of one file, in a cache that another file
+//! fills.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};

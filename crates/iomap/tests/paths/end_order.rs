@@ -159,7 +159,8 @@ fn a_punched_tail_exposes_no_truncated_data() {
     truncate_cache(&setup.file, 1500).expect("memory");
     setup.format.truncate(1500);
     setup.write(8192, &[2; 1000]);
-    // The device has ones up to byte 2000. The blocks that are punched stay until the caller removes them.
+    // The device has ones up to byte 2000. The blocks that are punched stay until the caller
+    // removes them.
     assert_eq!(punch_cache(&setup.file, 0..9192), Ok(0..9216));
     let on_disk = setup.format.on_disk();
     assert!(on_disk.iter().skip(1500).all(|&byte| byte != 1), "{on_disk:?}");

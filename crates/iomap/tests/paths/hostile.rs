@@ -1,4 +1,5 @@
-//! A format that passes on wrong mappings of a damaged image: errors, but no panic, hang or foreign memory.
+//! A format that passes on wrong mappings of a damaged image: errors, but no panic, hang or foreign
+//! memory.
 
 use std::sync::{Arc, Mutex};
 

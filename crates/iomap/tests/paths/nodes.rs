@@ -1,8 +1,9 @@
-//! Metadata in a file of its own: maps in node blocks, which are cached by node number, limited, and written out of
-//! place like data. The end of I/O of data changes nodes, and a checkpoint writes them.
+//! Metadata in a file of its own: maps in node blocks, which are cached by node number, limited,
+//! and written out of place like data. The end of I/O of data changes nodes, and a checkpoint
+//! writes them.
 //!
-//! Nodes have an `EndIo` of their own: an end of I/O of data may wait for a node that is under writeback, and the end
-//! of that writeback waits for nothing.
+//! Nodes have an `EndIo` of their own: an end of I/O of data may wait for a node that is under
+//! writeback, and the end of that writeback waits for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,7 +29,8 @@ const FILE_BLOCKS: u64 = 64;
 const FILES: u64 = 3;
 const NODES_OF_FILE: u64 = FILE_BLOCKS / ADDRESSES;
 
-/// The blocks of a device. A block that the last checkpoint uses is not used again before the next one.
+/// The blocks of a device. A block that the last checkpoint uses is not used again before the next
+/// one.
 struct Blocks {
     device: Arc<MemoryDevice>,
     state: Mutex<Use>,
@@ -320,8 +322,8 @@ struct Volume {
     checkpoints: Mutex<Vec<Checkpoint>>,
 }
 
-/// A checkpoint: the point of the recording from which on it is durable, its table of nodes, and the contents of the
-/// files when it was made.
+/// A checkpoint: the point of the recording from which on it is durable, its table of nodes, and
+/// the contents of the files when it was made.
 struct Checkpoint {
     point: usize,
     table: Vec<u64>,
@@ -440,7 +442,8 @@ impl Volume {
         }
     }
 
-    /// Cuts the power at random times, and compares the last checkpoint with its contents when it was made.
+    /// Cuts the power at random times, and compares the last checkpoint with its contents when it
+    /// was made.
     fn judge(&self, random: &mut Random, cuts: u64) {
         let made = self.checkpoints.lock().expect("no panic");
         let points: Vec<usize> = made.iter().map(|made| made.point).collect();

@@ -292,7 +292,8 @@ fn placements_are_returned_when_a_transform_panics() {
         let (cache, end_io) = (cache(32 << 20, 9), EndIo::start().expect("a thread"));
         let file = writable(&cache, &format, format.device(), BLOCK, end_io);
         transform.0.store(-1, Ordering::Relaxed);
-        // Freed blocks are used again in reverse order: each block of the third write is a bio of its own.
+        // Freed blocks are used again in reverse order: each block of the third write is a bio of
+        // its own.
         for _ in 0..2 {
             let data = [1; 4 * BLOCK as usize];
             assert_eq!(write(&file, FileOffset(0), &data), Ok(data.len()));

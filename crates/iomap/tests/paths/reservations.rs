@@ -1,5 +1,5 @@
-//! Reservations that writeback cancels during a write, since it finds no blocks for the data. The write has
-//! space all the same, and lost data does not reappear.
+//! Reservations that writeback cancels during a write, since it finds no blocks for the data. The
+//! write has space all the same, and lost data does not reappear.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -17,7 +17,8 @@ use iomap::{
 };
 use pagecache::PAGE_SHIFT;
 
-/// Returns a function that writes back the folios with bytes of `range`, and finds no blocks for the first mapping.
+/// Returns a function that writes back the folios with bytes of `range`, and finds no blocks for
+/// the first mapping.
 fn fail_writeback(setup: &Setup, range: std::ops::Range<u64>) -> impl FnOnce() + Send + use<> {
     let (format, file) = (Arc::clone(&setup.format), Arc::clone(&setup.file));
     move || {
@@ -27,7 +28,8 @@ fn fail_writeback(setup: &Setup, range: std::ops::Range<u64>) -> impl FnOnce() +
     }
 }
 
-/// Checks that the lost data is reported, and that writeback succeeds from now on and leaves `expected` on the device.
+/// Checks that the lost data is reported, and that writeback succeeds from now on and leaves
+/// `expected` on the device.
 fn check(setup: &Setup, expected: &[u8]) {
     let cursor = setup.file.errors().cursor();
     assert_eq!(setup.file.errors().check(&cursor), Err(Error::NoSpace), "no data was lost");
@@ -97,7 +99,8 @@ fn a_page_is_dirty_before_it_can_be_stored_to() {
     assert_eq!(calls.get(), 1);
 }
 
-/// Calls `change` for a file of dirty data while writeback of the data fails. The order of the two is random.
+/// Calls `change` for a file of dirty data while writeback of the data fails. The order of the two
+/// is random.
 fn race(change: fn(&Arc<WritableFile>), expected: u8) {
     for round in 0..40 {
         let setup = setup(0, 4096);

@@ -1,4 +1,5 @@
-//! Stores to files' memory, and when a sync finds them. Not here: the stored data (the tests of `vfs`).
+//! Stores to files' memory, and when a sync finds them. Not here: the stored data (the tests of
+//! `vfs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

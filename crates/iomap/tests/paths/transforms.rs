@@ -1,5 +1,5 @@
-//! Files whose data is transformed between the cache and the device: random writes and reads, damaged blocks, and
-//! direct requests.
+//! Files whose data is transformed between the cache and the device: random writes and reads,
+//! damaged blocks, and direct requests.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use iomap::{
     write_direct_alone,
 };
 
-/// Encrypts each byte with the number of its block, and ends each block with a byte that depends on all others.
+/// Encrypts each byte with the number of its block, and ends each block with a byte that depends on
+/// all others.
 #[derive(Debug)]
 struct Cipher {
     block: usize,

@@ -378,7 +378,8 @@ fn direct_writes_of_the_same_unwritten_blocks_are_one_range_for_the_format() {
         let request = DirectRequest::owning(FileOffset(at), vec![byte; 4096], done);
         batch.overwrite(&setup.file, request, SplitExtents::AtEnd, false).expect("admitted");
     };
-    // While the thread is at the end of the first write, the others end, and are completed together.
+    // While the thread is at the end of the first write, the others end, and are completed
+    // together.
     let paused = setup.format.pause();
     let mut batch = DirectBatch::default();
     overwrite(&mut batch, 0, 1);

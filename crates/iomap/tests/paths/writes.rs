@@ -1,5 +1,5 @@
-//! Random writes, truncations and reads of one file, compared with a vector of bytes, and the state of the device after
-//! syncs and crashes.
+//! Random writes, truncations and reads of one file, compared with a vector of bytes, and the state
+//! of the device after syncs and crashes.
 
 use crate::support;
 use std::sync::Arc;
@@ -164,7 +164,8 @@ impl Subject {
         }
     }
 
-    /// Returns whether an operation succeeded. A failed one may be half done, so the file is emptied.
+    /// Returns whether an operation succeeded. A failed one may be half done, so the file is
+    /// emptied.
     fn succeeded(&mut self, result: Result<()>) -> bool {
         match result {
             Ok(()) => true,

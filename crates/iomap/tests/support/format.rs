@@ -1,5 +1,5 @@
-//! A format of one file, for the tests of the write path. It writes in place or out of place. Its device is full of
-//! garbage where no data was written, and so is every freed block.
+//! A format of one file, for the tests of the write path. It writes in place or out of place. Its
+//! device is full of garbage where no data was written, and so is every freed block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -101,7 +101,8 @@ impl std::fmt::Debug for Hook {
     }
 }
 
-/// The number of mappings that succeed before one fails, and the function that returns its error or panics.
+/// The number of mappings that succeed before one fails, and the function that returns its error or
+/// panics.
 type Failure = (u64, fn() -> Error);
 
 #[derive(Debug, Default)]
@@ -112,7 +113,8 @@ struct State {
     /// The number of free blocks that are reserved.
     reserved: u64,
     size: u64,
-    /// The placements that have not ended, by token: the first block of the file, and the blocks of the device.
+    /// The placements that have not ended, by token: the first block of the file, and the blocks of
+    /// the device.
     placements: BTreeMap<u64, (u64, Range<u64>)>,
     tokens: u64,
     /// The ranges of the file with placements, in bytes.
@@ -226,8 +228,9 @@ impl Format {
         self.state().reserved
     }
 
-    /// Makes a checkpoint, the state after a crash, and returns the contents of the file in it. No data is in flight,
-    /// and the device was flushed. Until the next checkpoint, none of its blocks is used again.
+    /// Makes a checkpoint, the state after a crash, and returns the contents of the file in it. No
+    /// data is in flight, and the device was flushed. Until the next checkpoint, none of its blocks
+    /// is used again.
     pub fn checkpoint(&self) -> (Checkpoint, Vec<u8>) {
         let mut state = self.state();
         assert!(state.placements.is_empty(), "data is in flight");

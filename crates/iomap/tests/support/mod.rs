@@ -75,8 +75,8 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Returns a random file of at most `blocks_max` blocks, and the contents of its device, which has other bytes
-    /// where no extent is.
+    /// Returns a random file of at most `blocks_max` blocks, and the contents of its device, which
+    /// has other bytes where no extent is.
     pub fn random(random: &mut Random, block_size: BlockSize, blocks_max: u64) -> (Self, Vec<u8>) {
         let block = u64::from(block_size.bytes());
         let blocks = random.between(1..blocks_max + 1);
@@ -273,9 +273,10 @@ pub fn block_size(bytes: u64) -> BlockSize {
     BlockSize::from_bytes(bytes).expect("a block size")
 }
 
-/// Calls `judge` with the contents of the device after power cuts: `cuts` at random points, and at most as many at
-/// `checkpoints`, the points where a checkpoint became durable, in order. A cut before the first one is left out.
-/// Its arguments are the index of the last checkpoint, the point of the cut and the contents.
+/// Calls `judge` with the contents of the device after power cuts: `cuts` at random points, and at
+/// most as many at `checkpoints`, the points where a checkpoint became durable, in order. A cut
+/// before the first one is left out. Its arguments are the index of the last checkpoint, the point
+/// of the cut and the contents.
 pub fn for_each_cut(
     recording: &Recording,
     checkpoints: &[usize],

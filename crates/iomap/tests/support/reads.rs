@@ -15,7 +15,8 @@ pub fn random_options(random: &mut Random) -> ReadOptions {
     }
 }
 
-/// Reads a file in random ways, with other options than those of `context`, and compares with its `contents`.
+/// Reads a file in random ways, with other options than those of `context`, and compares with its
+/// `contents`.
 pub fn check_reads(random: &mut Random, context: ReadContext<'_>, contents: &[u8], reads: u64) {
     let mut context = ReadContext { options: random_options(random), ..context };
     let readahead = Readahead::default();

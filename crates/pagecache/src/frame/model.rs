@@ -1,5 +1,5 @@
-//! Model checks of the invariants of frames, with all interleavings of a few threads and all values that the memory
-//! orders permit a load to return.
+//! Model checks of the invariants of frames, with all interleavings of a few threads and all values
+//! that the memory orders permit a load to return.
 
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex, MutexGuard};
@@ -38,8 +38,8 @@ impl World {
         self.slot.lock().expect("no panic")
     }
 
-    /// Inserts a folio of `owner`, if the frame is free, which stays locked and referenced. Returns whether it was
-    /// free.
+    /// Inserts a folio of `owner`, if the frame is free, which stays locked and referenced. Returns
+    /// whether it was free.
     fn insert(&self, owner: u64) -> bool {
         if !std::mem::take(&mut *self.free.lock().expect("no panic")) {
             return false;
@@ -77,7 +77,8 @@ impl World {
         }
     }
 
-    /// Reads the folio of owner 1, and then calls `after`. Returns whether there was an uptodate folio.
+    /// Reads the folio of owner 1, and then calls `after`. Returns whether there was an uptodate
+    /// folio.
     fn read_and(&self, after: impl Fn(&Frame)) -> bool {
         match self.frame.try_get(1, PAGE) {
             Ok(()) => {
@@ -139,7 +140,8 @@ impl World {
     }
 }
 
-/// Checks `run` with at most three preemptions. More would take hours, and no races are known that need more.
+/// Checks `run` with at most three preemptions. More would take hours, and no races are known that
+/// need more.
 fn check(run: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

@@ -80,9 +80,10 @@ impl Area {
         at(pages.start)..at(pages.end)
     }
 
-    /// Shows pages, and then wakes the threads that wait for the first one. A thread that waits for another page has a fault
-    /// of its own. If it were woken here, its store might fault a second time, at a protected page, and one of both faults
-    /// would be handled when the store is long done.
+    /// Shows pages, and then wakes the threads that wait for the first one. A thread that waits for
+    /// another page has a fault of its own. If it were woken here, its store might fault a second
+    /// time, at a protected page, and one of both faults would be handled when the store is long
+    /// done.
     pub(super) fn show(&self, pages: &Range<u64>, stored: &Range<u64>) -> Result<(), Errno> {
         let (range, stored) = (self.of(pages), self.of(stored));
         let mut at = stored.start;

@@ -1,5 +1,5 @@
-//! The fault server of a cache: threads that handle page faults in its map windows. It runs while the cache has
-//! windows. Not here: the handling of a fault (`iomap`).
+//! The fault server of a cache: threads that handle page faults in its map windows. It runs while
+//! the cache has windows. Not here: the handling of a fault (`iomap`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,9 +20,9 @@ const THREADS: usize = 4;
 
 /// The handler of a window's faults.
 pub trait FaultHandler: Send + Sync {
-    /// Handles a fault at `page` of the file, by a store or by a load. Ends it with [`MapWindow::show`],
-    /// [`MapWindow::fail`] or [`MapWindow::wake`]. The faulting thread waits until then. It may hold any locks of its
-    /// program, but none of this library.
+    /// Handles a fault at `page` of the file, by a store or by a load. Ends it with
+    /// [`MapWindow::show`], [`MapWindow::fail`] or [`MapWindow::wake`]. The faulting thread waits
+    /// until then. It may hold any locks of its program, but none of this library.
     ///
     /// [`MapWindow::show`]: crate::MapWindow::show
     /// [`MapWindow::fail`]: crate::MapWindow::fail

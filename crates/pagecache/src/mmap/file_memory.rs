@@ -44,8 +44,8 @@ impl FileMemory {
         self.size().div_ceil(1 << PAGE_SHIFT)
     }
 
-    /// Sets the file's size. Enlarges the memory if the file is larger now. If it is smaller, the caller
-    /// [truncates](Self::resize) the memory once no folio has pages past the end.
+    /// Sets the file's size. Enlarges the memory if the file is larger now. If it is smaller, the
+    /// caller [truncates](Self::resize) the memory once no folio has pages past the end.
     pub(crate) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
         if self.pages_end() > self.pages.load(Ordering::Relaxed) {

@@ -16,10 +16,11 @@ use crate::frame::{Frame, Span};
 use crate::mapping::Mapping;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// The maximum number of folios in their files' memory. Each takes up to two of the process's mappings, of which Linux
-/// permits 65,530 by default.
+/// The maximum number of folios in their files' memory. Each takes up to two of the process's
+/// mappings, of which Linux permits 65,530 by default.
 pub(crate) const FOREIGN_MAX: u32 = 8192;
-/// The number of folios that are moved out of their files' memory at a time once there are too many.
+/// The number of folios that are moved out of their files' memory at a time once there are too
+/// many.
 const SHED: u32 = FOREIGN_MAX / 8;
 
 /// Returns the first `pages` pages of a folio.
@@ -28,7 +29,8 @@ fn first_pages(span: Span, pages: u32) -> Range<u64> {
 }
 
 impl Mapping {
-    /// Creates a map window for `pages` of the file, which has `size` bytes. The caller holds the inode's lock alone.
+    /// Creates a map window for `pages` of the file, which has `size` bytes. The caller holds the
+    /// inode's lock alone.
     pub fn open_window(
         &self,
         pages: Range<u64>,
@@ -57,7 +59,8 @@ impl Mapping {
         self.mapped.memory.get().is_some()
     }
 
-    /// Moves a folio's pages up to the end of the file into the file's memory, so that windows can show them.
+    /// Moves a folio's pages up to the end of the file into the file's memory, so that windows can
+    /// show them.
     pub fn place(&self, folio: &LockedFolio) -> Result<()> {
         let memory = self.mapped.memory.get().ok_or(Error::InvalidArgument("no window"))?;
         assert!(folio.is_unfilled(), "pieces of the folio are being filled");
@@ -76,8 +79,8 @@ impl Mapping {
         memory.allocate(&pages)?;
         self.set_foreign(frame);
         let (arena, part) = pool.part(folio.folio().frame_number(), present..wanted);
-        // SAFETY: the folio is locked and no piece of it is being filled, so no thread writes to it.
-        // The pages belong to no other folio (W1).
+        // SAFETY: the folio is locked and no piece of it is being filled, so no thread writes to
+        // it. The pages belong to no other folio (W1).
         let moved = unsafe { arena.move_to(part, Some((memory.fd(), pages.start << PAGE_SHIFT))) };
         if moved.is_err() {
             memory.punch(&pages);
@@ -88,8 +91,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Moves a new folio, which is locked and has no data, into the file's memory if a window shows its pages. Then no
-    /// data needs to be copied later.
+    /// Moves a new folio, which is locked and has no data, into the file's memory if a window shows
+    /// its pages. Then no data needs to be copied later.
     pub(crate) fn move_new_to_file_memory(&self, number: u32, span: Span) {
         let Some(memory) = self.mapped.memory.get() else { return };
         let pool = &self.cache().pool;
@@ -106,8 +109,8 @@ impl Mapping {
         let frame = pool.frame(number);
         self.set_foreign(frame);
         let (arena, part) = pool.part(number, 0..wanted);
-        // SAFETY: the folio is locked, and no block of it is uptodate, so no other thread uses it. The
-        // pages belong to no other folio (W1).
+        // SAFETY: the folio is locked, and no block of it is uptodate, so no other thread uses it.
+        // The pages belong to no other folio (W1).
         match unsafe { arena.replace_by_file(part, memory.fd(), pages.start << PAGE_SHIFT) } {
             Ok(()) => {
                 frame.set_pages_in_file(wanted);
@@ -126,23 +129,25 @@ impl Mapping {
         }
     }
 
-    /// Moves a folio out of the file's memory and all windows, before it leaves the tree. Holders of references keep
-    /// its bytes. The caller has the folio locked and protected, and holds the tree's lock.
+    /// Moves a folio out of the file's memory and all windows, before it leaves the tree. Holders
+    /// of references keep its bytes. The caller has the folio locked and protected, and holds the
+    /// tree's lock.
     pub(crate) fn leave_file_memory(&self, folio: &LockedFolio) {
         let frame = folio.folio().frame();
         let pages = frame.pages_in_file();
         let (Some(memory), true) = (self.mapped.memory.get(), pages > 0) else { return };
         debug_assert!(!frame.is_storable(), "stored to while it is copied");
         let (arena, part) = self.cache().pool.part(folio.folio().frame_number(), 0..pages);
-        // SAFETY: the folio is locked and protected, so no thread writes to it. If the host refuses,
-        // holders of references read zeroes.
+        // SAFETY: the folio is locked and protected, so no thread writes to it. If the host
+        // refuses, holders of references read zeroes.
         let moved = unsafe { arena.move_to(part, None) };
         debug_assert_eq!(moved, Ok(()));
         memory.punch(&first_pages(frame.span(), pages));
         frame.set_pages_in_file(0);
     }
 
-    /// Removes a folio that the caller has claimed from the file's memory. Its bytes are not used any more.
+    /// Removes a folio that the caller has claimed from the file's memory. Its bytes are not used
+    /// any more.
     pub(crate) fn leave_file_memory_claimed(&self, frame: &Frame) {
         let pages = frame.pages_in_file();
         if let (Some(memory), true) = (self.mapped.memory.get(), pages > 0) {
@@ -159,7 +164,8 @@ impl Mapping {
         frame.set_storable(true);
     }
 
-    /// Makes the next store to the folio through a window fault, and zeroes bytes that were stored past the file's end.
+    /// Makes the next store to the folio through a window fault, and zeroes bytes that were stored
+    /// past the file's end.
     pub fn protect(&self, folio: &LockedFolio) {
         let frame = folio.folio().frame();
         if !frame.is_storable() {
@@ -176,22 +182,22 @@ impl Mapping {
             let start = (size - folio.folio().position()) as usize;
             let memory = self.cache().pool.memory(folio.folio().frame_number());
             let length = start.next_multiple_of(PAGE_SIZE) - start;
-            // SAFETY: in the folio, which is locked and, until here, was dirty and not lent. No thread
-            // reads bytes past the file's end.
+            // SAFETY: in the folio, which is locked and, until here, was dirty and not lent. No
+            // thread reads bytes past the file's end.
             unsafe { memory.add(start).write_bytes(0, length) };
         }
     }
 
-    /// Sets the size of the file's memory. The caller holds the inode's lock alone. If the file becomes smaller,
-    /// the caller zeroes the bytes past its end.
+    /// Sets the size of the file's memory. The caller holds the inode's lock alone. If the file
+    /// becomes smaller, the caller zeroes the bytes past its end.
     pub fn set_mapped_size(&self, size: u64) {
         if let Some(memory) = self.mapped.memory.get() {
             memory.set_size(size);
         }
     }
 
-    /// Removes the pages past the end of a file that has become smaller from its windows, where accesses to them
-    /// get SIGBUS. Nothing past the block of the end is cached any more.
+    /// Removes the pages past the end of a file that has become smaller from its windows, where
+    /// accesses to them get SIGBUS. Nothing past the block of the end is cached any more.
     pub fn truncate_windows(&self) {
         let Some(memory) = self.mapped.memory.get() else { return };
         let page = memory.pages_end();
@@ -224,7 +230,8 @@ impl Mapping {
     }
 }
 
-/// Returns how many pages of a folio at `span`, from the first one on, are before the end of the file.
+/// Returns how many pages of a folio at `span`, from the first one on, are before the end of the
+/// file.
 fn pages_wanted(memory: &FileMemory, span: Span) -> u32 {
     memory.pages_end().saturating_sub(span.index).min(span.pages()) as u32
 }
@@ -248,8 +255,8 @@ impl PageCache {
         }
     }
 
-    /// Replaces the folio that frame `number` heads by a copy outside of the file's memory, unless it is locked or
-    /// under writeback. Returns whether it has done so.
+    /// Replaces the folio that frame `number` heads by a copy outside of the file's memory, unless
+    /// it is locked or under writeback. Returns whether it has done so.
     fn move_out(&self, number: u32) -> bool {
         let frame = self.pool.frame(number);
         let (owner, span) = (frame.owner(), frame.span());

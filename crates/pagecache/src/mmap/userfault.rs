@@ -20,8 +20,8 @@ const VERSION: u64 = 0xAA;
 /// UFFD_USER_MODE_ONLY, which unprivileged processes must set.
 const USER_MODE_ONLY: u32 = 1;
 
-/// Features: faults for write protection; missing and minor faults of memory files; write protection of memory files;
-/// poisoned pages, which came with Linux 6.6.
+/// Features: faults for write protection; missing and minor faults of memory files; write
+/// protection of memory files; poisoned pages, which came with Linux 6.6.
 const FEATURES: u64 = 1 << 0 | 1 << 5 | 1 << 10 | 1 << 12 | 1 << 14;
 
 /// Mode of a registered range: accesses to pages that do not exist are faults.
@@ -115,16 +115,16 @@ impl Userfaults {
         Ok(faults)
     }
 
-    /// Registers a range of new memory: accesses to pages that are not shown become faults. If it `is_writable`,
-    /// stores to protected pages do, too.
+    /// Registers a range of new memory: accesses to pages that are not shown become faults. If it
+    /// `is_writable`, stores to protected pages do, too.
     pub(crate) fn register(&self, range: &Addresses, is_writable: bool) -> Result<(), Errno> {
         let mode = MISSING | MINOR | if is_writable { WRITE_PROTECT } else { 0 };
         let mut register = Register { range: Bytes::of(range), mode, ioctls: 0 };
         self.update::<{ opcode::read_write::<Register>(GROUP, 0x00) }, _>(&mut register)
     }
 
-    /// Shows existing pages, `protected` or not, up to the first page that is already shown. Threads that wait for them
-    /// go on waiting. Returns the address after the last page shown.
+    /// Shows existing pages, `protected` or not, up to the first page that is already shown.
+    /// Threads that wait for them go on waiting. Returns the address after the last page shown.
     pub(crate) fn show(&self, range: &Addresses, protected: bool) -> Result<usize, Errno> {
         let mode = CONTINUE_ASLEEP | if protected { CONTINUE_PROTECTED } else { 0 };
         let mut at = range.start;
@@ -141,7 +141,8 @@ impl Userfaults {
         Ok(at)
     }
 
-    /// Protects pages from stores, or ends the protection. Threads that wait for that go on waiting.
+    /// Protects pages from stores, or ends the protection. Threads that wait for that go on
+    /// waiting.
     pub(crate) fn protect(&self, range: &Addresses, protected: bool) -> Result<(), Errno> {
         let mode = if protected { PROTECT } else { UNPROTECT_ASLEEP };
         let mut protect = WriteProtect { range: Bytes::of(range), mode };

@@ -24,8 +24,8 @@ static WINDOWS: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
 /// The number of windows.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns whether any of these bytes are in a window, of any file. A thread that holds a lock must not access such
-/// bytes, since serving the fault may need the lock.
+/// Returns whether any of these bytes are in a window, of any file. A thread that holds a lock must
+/// not access such bytes, since serving the fault may need the lock.
 pub fn is_mapped(bytes: *const [u8]) -> bool {
     if COUNT.load(Ordering::Acquire) == 0 {
         return false;
@@ -44,8 +44,8 @@ pub struct MapWindow {
 }
 
 impl MapWindow {
-    /// Creates a window for `pages` of a file. It shows no pages yet, and must not be accessed before it is
-    /// [served](Self::set_fault_handler).
+    /// Creates a window for `pages` of a file. It shows no pages yet, and must not be accessed
+    /// before it is [served](Self::set_fault_handler).
     pub(crate) fn new(
         mapping: Arc<Mapping>,
         memory: &FileMemory,
@@ -111,8 +111,9 @@ impl MapWindow {
         self.area.is_writable()
     }
 
-    /// Shows uptodate `pages` of a folio that is in the [file's memory](Mapping::place), and wakes the threads that
-    /// wait for the first of them. Stores to pages of `stored`, which begins with the same page, do not fault any more (W3).
+    /// Shows uptodate `pages` of a folio that is in the [file's memory](Mapping::place), and wakes
+    /// the threads that wait for the first of them. Stores to pages of `stored`, which begins with
+    /// the same page, do not fault any more (W3).
     pub fn show(&self, folio: &LockedFolio, pages: &Range<u64>, stored: &Range<u64>) -> Result<()> {
         debug_assert!(self.mapping.holds(folio), "a folio of this file");
         self.area.show(pages, stored).map_err(|_| Error::OutOfMemory)
@@ -135,7 +136,8 @@ impl MapWindow {
         self.area.hide(pages);
     }
 
-    /// [Hides](Self::hide) all pages if any page has [failed](Self::fail), so that accesses are tried again.
+    /// [Hides](Self::hide) all pages if any page has [failed](Self::fail), so that accesses are
+    /// tried again.
     pub fn hide_failed(&self) {
         if self.area.take_failed() {
             self.area.hide(self.area.pages());
@@ -150,7 +152,8 @@ impl Drop for MapWindow {
         self.faults.unregister(addresses);
         WINDOWS.write().remove(&addresses.start);
         COUNT.fetch_sub(1, Ordering::Release);
-        // SAFETY: the mapping belongs to this window, whose addresses are valid only while it exists.
+        // SAFETY: the mapping belongs to this window, whose addresses are valid only while it
+        // exists.
         let unmapped = unsafe { munmap(self.start().as_ptr().cast(), addresses.len()) };
         debug_assert_eq!(unmapped, Ok(()));
     }

@@ -10,7 +10,8 @@ use crate::node::Node;
 /// The page whose folio is inserted and removed. It needs two levels of nodes.
 const FAR: u64 = 5;
 
-/// Two mappings, whose owners are 0 and 1, with a folio of one page each, and the nodes that both use in turn.
+/// Two mappings, whose owners are 0 and 1, with a folio of one page each, and the nodes that both
+/// use in turn.
 struct World {
     trees: [Tree; 2],
     frames: [Frame; 2],
@@ -44,8 +45,8 @@ impl World {
         })
     }
 
-    /// Adds the folio of `number`, at page `index` of the mapping of the same number. One thread makes all changes, so
-    /// the trees need no lock.
+    /// Adds the folio of `number`, at page `index` of the mapping of the same number. One thread
+    /// makes all changes, so the trees need no lock.
     fn insert(&self, number: u32, index: u64) {
         let span = Span { index, order: 0 };
         self.tree(number).insert(self, span, number).expect("nodes");
@@ -67,7 +68,8 @@ impl World {
         &self.frames[number as usize]
     }
 
-    /// Looks page `index` up in the mapping `owner`, as readers do, and returns the frame of its folio.
+    /// Looks page `index` up in the mapping `owner`, as readers do, and returns the frame of its
+    /// folio.
     fn look_up(&self, owner: u32, index: u64) -> Option<u32> {
         let number = self.tree(owner).find(self, index)?;
         match self.frame(number).try_get(owner.into(), index) {

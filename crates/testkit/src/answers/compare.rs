@@ -1,5 +1,5 @@
-//! The comparison of two readers' answers: facts that differ, and errors of only one of them. Not here: which differences are
-//! failures.
+//! The comparison of two readers' answers: facts that differ, and errors of only one of them. Not
+//! here: which differences are failures.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,8 @@ pub struct Compared {
     pub refusals: BTreeSet<Refusal>,
 }
 
-/// Compares the answers of two readers about a whole image. An image that a reader does not open has the failure instead.
+/// Compares the answers of two readers about a whole image. An image that a reader does not open
+/// has the failure instead.
 pub fn compare_images(ours: &Answer<Answers>, theirs: &Answer<Answers>) -> Compared {
     let mut compared = Compared::default();
     match (ours, theirs) {
@@ -61,8 +62,8 @@ pub fn compare_images(ours: &Answer<Answers>, theirs: &Answer<Answers>) -> Compa
 }
 
 impl Answers {
-    /// Compares the answers to all questions that were asked by both. Others follow from a fact that differs or is missing:
-    /// names from those of their directory, contents from the size.
+    /// Compares the answers to all questions that were asked by both. Others follow from a fact
+    /// that differs or is missing: names from those of their directory, contents from the size.
     fn compare(&self, other: &Self, compared: &mut Compared) {
         for (name, ours) in &self.names {
             let Some(theirs) = other.names.get(name) else { continue };
@@ -101,7 +102,8 @@ impl Compared {
     }
 }
 
-/// Returns the lines of each value that the other one does not have, if it has more than one, such as a list of names.
+/// Returns the lines of each value that the other one does not have, if it has more than one, such
+/// as a list of names.
 fn without_common(values: [&str; 2]) -> [String; 2] {
     if values.iter().all(|value| !value.contains('\n')) {
         return values.map(str::to_owned);

@@ -1,6 +1,6 @@
-//! The answers of a reader of an untrusted volume to all questions about its tree: facts, or errors. Two readers should give
-//! the same facts where both give one. Not here: the questions (`host`, `volume`), and trees that must be read without
-//! errors ([`Manifest`](crate::Manifest)).
+//! The answers of a reader of an untrusted volume to all questions about its tree: facts, or
+//! errors. Two readers should give the same facts where both give one. Not here: the questions
+//! (`host`, `volume`), and trees that must be read without errors ([`Manifest`](crate::Manifest)).
 
 mod compare;
 mod host;
@@ -22,7 +22,8 @@ const ENTRIES_MAX: usize = 5_000;
 const RANGES_MAX: usize = 64;
 /// The maximum number of extents of a file.
 const EXTENTS_MAX: usize = 20_000;
-/// Parts of files: all small parts are read up to the first limit, all large ones up to the second one, and some after it.
+/// Parts of files: all small parts are read up to the first limit, all large ones up to the second
+/// one, and some after it.
 const SMALL_PART: u64 = 4 << 10;
 const SMALL_PARTS_END: u64 = 64 << 10;
 const LARGE_PARTS_END: u64 = 2 << 20;
@@ -42,8 +43,8 @@ pub type Answer<T = String> = Result<T, Failure>;
 /// The answers to the questions about one name.
 type Facts = BTreeMap<String, Answer>;
 
-/// The answers about all names of a tree. Names are paths from the top, or "." for the top itself, with unprintable bytes
-/// escaped.
+/// The answers about all names of a tree. Names are paths from the top, or "." for the top itself,
+/// with unprintable bytes escaped.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Answers {
     names: BTreeMap<String, Facts>,
@@ -60,7 +61,8 @@ trait Reader {
     /// Returns the number of an inode.
     fn number(&self, node: &Self::Node) -> u64;
 
-    /// Returns the names in a directory, and the error that ended the list. `None` if the inode is not a directory.
+    /// Returns the names in a directory, and the error that ended the list. `None` if the inode is
+    /// not a directory.
     fn list(&self, node: &Self::Node) -> Option<(Vec<Entry>, Option<Failure>)>;
 
     /// Returns the inode at a name of a directory.
@@ -100,8 +102,8 @@ impl Answers {
         self.names.values().all(|facts| facts.values().all(Result::is_ok))
     }
 
-    /// Asks `reader` about all names, in an order that depends only on the tree. Each inode is read at its first name only,
-    /// so that directories that contain each other have an end.
+    /// Asks `reader` about all names, in an order that depends only on the tree. Each inode is read
+    /// at its first name only, so that directories that contain each other have an end.
     fn of<R: Reader>(reader: &R) -> Self {
         let mut answers = Self::default();
         let mut seen = HashSet::new();
@@ -171,7 +173,8 @@ fn parts(size: u64) -> Vec<(u64, u64)> {
     parts
 }
 
-/// Inserts the contents of a file. `read` fills its buffer from an offset, and returns how much there was.
+/// Inserts the contents of a file. `read` fills its buffer from an offset, and returns how much
+/// there was.
 fn insert_contents(
     facts: &mut Facts,
     size: u64,

@@ -1,13 +1,16 @@
-//! A model of a file to which several threads append records, and its possible contents after a power cut.
+//! A model of a file to which several threads append records, and its possible contents after a
+//! power cut.
 //!
-//! A record contains its thread and its number within the thread. A cut leaves a prefix of the appended data:
-//! all records but the last are complete, and each thread's records are in order, without gaps.
+//! A record contains its thread and its number within the thread. A cut leaves a prefix of the
+//! appended data: all records but the last are complete, and each thread's records are in order,
+//! without gaps.
 
 use crate::Random;
 
 /// The size of a record's head in bytes, which is the smallest record.
 const HEAD: usize = 6;
-/// The number of values of a byte in a record's head. No byte is zero, or as large as the bytes of free blocks.
+/// The number of values of a byte in a record's head. No byte is zero, or as large as the bytes of
+/// free blocks.
 const DIGITS: usize = 200;
 
 /// A record.
@@ -46,7 +49,8 @@ impl Appended {
         self.clock
     }
 
-    /// Begins to append the next record of a thread. It has `length` bytes, or more if its head needs them.
+    /// Begins to append the next record of a thread. It has `length` bytes, or more if its head
+    /// needs them.
     pub fn begin(&mut self, thread: usize, length: usize) -> Vec<u8> {
         let (number, begun) = (self.records[thread].len(), self.tick());
         let mut random = Random((thread << 32 | number) as u64 + 77);
@@ -58,7 +62,8 @@ impl Appended {
         data
     }
 
-    /// Records that the last record of a thread is in the file, and the point from which on it is durable, if it is.
+    /// Records that the last record of a thread is in the file, and the point from which on it is
+    /// durable, if it is.
     pub fn end(&mut self, thread: usize, durable: Option<usize>) {
         let ended = self.tick();
         let records = &mut self.records[thread];
@@ -98,8 +103,8 @@ impl Appended {
         Ok(())
     }
 
-    /// Returns the number of complete records of each thread, and the begin of the youngest record of which there is a
-    /// part.
+    /// Returns the number of complete records of each thread, and the begin of the youngest record
+    /// of which there is a part.
     fn parse(&self, found: &[u8]) -> Result<(Vec<usize>, u64), String> {
         let mut counts = vec![0; self.records.len()];
         let mut newest = 0;
@@ -138,7 +143,8 @@ mod tests {
             assert_eq!(appended.check(10, &all[..length]).is_ok(), length == all.len());
         }
         let swapped = [second.clone(), first.clone()].concat();
-        // The order of two complete records is not checked. But the second one cannot be there without the first.
+        // The order of two complete records is not checked. But the second one cannot be there
+        // without the first.
         assert_eq!(appended.check(9, &swapped), Ok(()));
         assert!(appended.check(9, &second).is_err());
         let mut zeroed = all.clone();

@@ -20,7 +20,8 @@ pub enum Rest {
     Nothing,
     /// All of them.
     All,
-    /// Random sectors, each with a probability of so many eighths. Tears writes, and drops writes before others.
+    /// Random sectors, each with a probability of so many eighths. Tears writes, and drops writes
+    /// before others.
     Sectors(u64),
     /// Random whole writes, each with a probability of so many eighths.
     Writes(u64),
@@ -45,16 +46,17 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Returns `count` cuts at or after `begin`, in order of time. A third of them are after flushes, without the
-    /// writes that followed; these cover all flushes if there are enough. The others are at random times, with a part
-    /// of the volatile writes.
+    /// Returns `count` cuts at or after `begin`, in order of time. A third of them are after
+    /// flushes, without the writes that followed; these cover all flushes if there are enough. The
+    /// others are at random times, with a part of the volatile writes.
     pub fn choose(
         recording: &Recording,
         begin: usize,
         count: usize,
         random: &mut Random,
     ) -> Vec<Self> {
-        // The durable writes are the same until the next flush ends. The last point before that has the most promises.
+        // The durable writes are the same until the next flush ends. The last point before that has
+        // the most promises.
         let end = recording.crash_points().end;
         let flushes = recording.flush_points().into_iter().filter(|&point| point > begin);
         let lasts: Vec<usize> = flushes.map(|point| point - 1).chain([end - 1]).collect();
@@ -84,8 +86,9 @@ impl Cut {
         cuts
     }
 
-    /// Returns the device after the cut. Blocks of `unit` bytes are written or not, but never torn. Returns `None` if the
-    /// contents are those of an earlier cut, or if no volatile write remains although some should.
+    /// Returns the device after the cut. Blocks of `unit` bytes are written or not, but never torn.
+    /// Returns `None` if the contents are those of an earlier cut, or if no volatile write remains
+    /// although some should.
     pub fn device(
         &self,
         replay: &mut Replay<'_>,

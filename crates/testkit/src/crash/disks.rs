@@ -43,8 +43,8 @@ impl Disks {
         Self { volume, journal: None, format, rebuilt: None }
     }
 
-    /// Returns the devices in `whole`: the volume's first `volume_bytes` bytes, and then those of an external journal.
-    /// With `None`, the volume has all bytes.
+    /// Returns the devices in `whole`: the volume's first `volume_bytes` bytes, and then those of
+    /// an external journal. With `None`, the volume has all bytes.
     pub fn of(whole: RebuiltDevice, volume_bytes: Option<u64>, format: VolumeFormat) -> Self {
         let device = whole.device();
         let Some(bytes) = volume_bytes else {

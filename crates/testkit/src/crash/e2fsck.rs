@@ -55,8 +55,8 @@ pub fn complaint(device: &SharedDevice) -> Option<String> {
     (outcome.code != 0).then_some(outcome.text)
 }
 
-/// Returns the same of the volume once e2fsck has replayed its log, but not processed its orphans. `Err` if e2fsck does not
-/// replay the log.
+/// Returns the same of the volume once e2fsck has replayed its log, but not processed its orphans.
+/// `Err` if e2fsck does not replay the log.
 pub fn complaint_once_replayed(device: &SharedDevice) -> Result<Option<String>, String> {
     let disks = Disks::new(Arc::clone(device), VolumeFormat::Ext4);
     let replayed = run_with(&["-y", "-E", "journal_only"], &disks);

@@ -1,5 +1,5 @@
-//! Volumes with fast commits to be recovered, left by a shutdown of the running kernel's mount. Bifolio's own journal
-//! writes no fast commits.
+//! Volumes with fast commits to be recovered, left by a shutdown of the running kernel's mount.
+//! Bifolio's own journal writes no fast commits.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,8 +14,8 @@ use super::disks::{Disks, VolumeFormat};
 use crate::host::command::run;
 use crate::{LoopMount, private_mounts};
 
-/// Mounts `image` with the kernel's ext4, creates files in its root, each durable by a fast commit, and shuts the file
-/// system down. Returns the contents of the image.
+/// Mounts `image` with the kernel's ext4, creates files in its root, each durable by a fast commit,
+/// and shuts the file system down. Returns the contents of the image.
 pub fn leave_fast_commits(image: &Path) -> Vec<u8> {
     private_mounts();
     let mount = LoopMount::new(image, "ext4", "commit=600");

@@ -1,5 +1,5 @@
-//! A model of a file that one thread at a time writes: its contents over time, and the contents that a power cut may
-//! leave.
+//! A model of a file that one thread at a time writes: its contents over time, and the contents
+//! that a power cut may leave.
 
 use std::ops::Range;
 
@@ -33,7 +33,8 @@ struct Durable {
     range: Range<usize>,
 }
 
-/// A range was collapsed or inserted, or the whole file was replaced. A cut leaves this done as a whole or not at all.
+/// A range was collapsed or inserted, or the whole file was replaced. A cut leaves this done as a
+/// whole or not at all.
 #[derive(Clone, Copy, Debug)]
 struct Shifted {
     /// The version after the change.
@@ -50,7 +51,8 @@ impl FileHistory {
         Self { number, versions, durable, shifts, is_appended_to, run_bytes: 1 }
     }
 
-    /// Returns the history of an empty file with data that can be compressed to a small part of its size.
+    /// Returns the history of an empty file with data that can be compressed to a small part of its
+    /// size.
     pub fn compressible(number: u64) -> Self {
         Self { run_bytes: 64, ..Self::new(number, false) }
     }
@@ -70,8 +72,8 @@ impl FileHistory {
         self.versions.len() - 1
     }
 
-    /// Returns bytes to be written at `at`. They differ from those of other files and of other writes, and from the
-    /// contents of free blocks.
+    /// Returns bytes to be written at `at`. They differ from those of other files and of other
+    /// writes, and from the contents of free blocks.
     pub fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
         let seed = self.number << 32 | (self.versions.len() as u64) << 16;
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ at as u64);
@@ -106,8 +108,8 @@ impl FileHistory {
         self.versions.push(next);
     }
 
-    /// Records that `range` was collapsed, or inserted as a hole. A cut leaves this done or not done, and the data
-    /// behind it was on the device before.
+    /// Records that `range` was collapsed, or inserted as a hole. A cut leaves this done or not
+    /// done, and the data behind it was on the device before.
     pub fn shift(&mut self, range: Range<usize>, inserts: bool) {
         let mut next = self.now().to_vec();
         let from = range.start;
@@ -145,9 +147,10 @@ impl FileHistory {
         syncs.map(|one| one.point).max().unwrap_or(0)
     }
 
-    /// Fails with a description if a cut at `point` cannot leave these contents. The size and each byte must be those
-    /// of the last durable version or of a later one; a byte may also be zero if it was outside of the file in one of
-    /// these versions. Data is shifted as a whole. A file that was only appended to has a prefix of its contents.
+    /// Fails with a description if a cut at `point` cannot leave these contents. The size and each
+    /// byte must be those of the last durable version or of a later one; a byte may also be zero if
+    /// it was outside of the file in one of these versions. Data is shifted as a whole. A file that
+    /// was only appended to has a prefix of its contents.
     pub fn check(&self, point: usize, found: &[u8]) -> Result<(), String> {
         self.check_since(point, 0, found)
     }
@@ -184,8 +187,8 @@ impl FileHistory {
         Err(wrong_bytes.join("; or else "))
     }
 
-    /// Checks whether the file may have `length` bytes if the last shift that a cut has left is that of version
-    /// `begin`. The next shift is after version `end`.
+    /// Checks whether the file may have `length` bytes if the last shift that a cut has left is
+    /// that of version `begin`. The next shift is after version `end`.
     fn check_size(
         &self,
         begin: usize,

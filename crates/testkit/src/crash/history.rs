@@ -1,4 +1,5 @@
-//! Histories: recorded workloads with their promises. Not here: the states that a cut leaves, and their judges.
+//! Histories: recorded workloads with their promises. Not here: the states that a cut leaves, and
+//! their judges.
 
 use device::{RecordDevice, Recording};
 
@@ -45,8 +46,9 @@ impl RecordedRun {
         }
     }
 
-    /// Excludes e2fsck as a judge before `point`, up to which there are fast commits to be recovered. e2fsck 1.47
-    /// recovers them in another way than the kernel, and does not replay a log that is followed by older fast commits.
+    /// Excludes e2fsck as a judge before `point`, up to which there are fast commits to be
+    /// recovered. e2fsck 1.47 recovers them in another way than the kernel, and does not replay a
+    /// log that is followed by older fast commits.
     pub fn with_e2fsck_from(self, point: usize) -> Self {
         Self { e2fsck_from: point, ..self }
     }

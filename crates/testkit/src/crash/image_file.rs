@@ -1,5 +1,5 @@
-//! Files in memory with the contents of a device, for programs that judge them. Most states that a thread judges one after the
-//! other differ in few blocks, so only these are written.
+//! Files in memory with the contents of a device, for programs that judge them. Most states that a
+//! thread judges one after the other differ in few blocks, so only these are written.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Typical bugs of a journaling file system, planted from outside by a device between the volume and the
-//! recorded device. A suite's judge must find each of them.
+//! Typical bugs of a journaling file system, planted from outside by a device between the volume
+//! and the recorded device. A suite's judge must find each of them.
 
 use std::sync::Arc;
 
@@ -16,10 +16,11 @@ pub enum JournalBug {
     CommitFirst,
     /// Metadata blocks that were freed are not revoked.
     NoRevokes,
-    /// A transaction is reported as durable when the previous one is, so that the space that it frees
-    /// is reused too early (J3).
+    /// A transaction is reported as durable when the previous one is, so that the space that it
+    /// frees is reused too early (J3).
     EarlyReuse,
-    /// A flush is omitted if only data was written since the last one, as after an overwrite with a sync.
+    /// A flush is omitted if only data was written since the last one, as after an overwrite with a
+    /// sync.
     NoFlushOfData,
     /// A write of data ends before it reaches the device: it is written after the next flush.
     EarlyEnd,
@@ -82,8 +83,8 @@ struct State {
     last: Written,
     /// Whether metadata was written since the last flush.
     has_metadata: bool,
-    /// Delayed writes: data, or blocks of a transaction, which are delayed until its commit block or until the next
-    /// transaction.
+    /// Delayed writes: data, or blocks of a transaction, which are delayed until its commit block
+    /// or until the next transaction.
     waiting: Vec<(DeviceOffset, Vec<u8>)>,
 }
 
@@ -103,12 +104,13 @@ impl Buggy {
         Ok(())
     }
 
-    /// Replaces a write, as the bug requires. Returns whether it did; otherwise the caller passes the write on.
+    /// Replaces a write, as the bug requires. Returns whether it did; otherwise the caller passes
+    /// the write on.
     fn replace(&self, device: &SharedDevice, bio: &Bio, bytes: &[u8]) -> Result<bool> {
         let mut state = self.state.lock();
         let written = Written::of(bytes);
-        // Only the first block of a write is examined. If a transaction wraps around the end of the log, its second
-        // write is not recognized.
+        // Only the first block of a write is examined. If a transaction wraps around the end of the
+        // log, its second write is not recognized.
         state.last = written;
         state.has_metadata |= !is_data(bytes);
         match (self.bug, written) {
@@ -166,8 +168,8 @@ impl Buggy {
     }
 }
 
-/// Returns whether a write has a file's data. Data of the suites has no zeroes and no bytes above 200, unlike all
-/// metadata.
+/// Returns whether a write has a file's data. Data of the suites has no zeroes and no bytes above
+/// 200, unlike all metadata.
 pub fn is_data(bytes: &[u8]) -> bool {
     bytes.iter().take(16).all(|byte| (1..=200).contains(byte))
 }

@@ -1,9 +1,10 @@
 //! The judge of the states that power cuts leave.
 //!
-//! Bifolio recovers every state in memory, checks it, reads all of it and compares it with the promises.
-//! Then one of two judges follows in turn, for ext4. Either e2fsck recovers the state, which may replay the log and clear
-//! orphans but must repair nothing, and its result is compared in the same way. Or Bifolio recovers the state in place,
-//! and e2fsck must find no errors in it. Some of these recoveries are interrupted by another cut. Half of the states of f2fs are
+//! Bifolio recovers every state in memory, checks it, reads all of it and compares it with the
+//! promises. Then one of two judges follows in turn, for ext4. Either e2fsck recovers the state,
+//! which may replay the log and clear orphans but must repair nothing, and its result is compared
+//! in the same way. Or Bifolio recovers the state in place, and e2fsck must find no errors in it.
+//! Some of these recoveries are interrupted by another cut. Half of the states of f2fs are
 //! recovered in place, and fsck.f2fs must find no errors in half of these.
 
 use std::cell::OnceCell;
@@ -46,7 +47,8 @@ pub fn count_mended_state() {
 const CUT_AGAIN_EVERY: usize = 8;
 /// The same for f2fs, whose volumes are larger.
 const F2FS_CUT_AGAIN_EVERY: usize = 32;
-/// One in this number of states of f2fs is recovered in place. This and fsck.f2fs take most of the time.
+/// One in this number of states of f2fs is recovered in place. This and fsck.f2fs take most of the
+/// time.
 const F2FS_IN_PLACE_EVERY: usize = 2;
 /// One in this number of states of f2fs that are recovered in place is checked by fsck.f2fs.
 const FSCK_F2FS_EVERY: usize = 2;
@@ -96,8 +98,9 @@ pub fn judge_in_memory<H: History>(history: &H, seed: u64, count: usize) -> Opti
     judge_by(history, seed, count, |cut, disks, _| history.judge(cut.point, &read(&disks)?))
 }
 
-/// Judges states of a volume without a journal. It promises only that e2fsck can repair it, and that files which were
-/// not changed since their sync are there afterwards. Bifolio's check also reads the state, and must not panic.
+/// Judges states of a volume without a journal. It promises only that e2fsck can repair it, and
+/// that files which were not changed since their sync are there afterwards. Bifolio's check also
+/// reads the state, and must not panic.
 pub fn judge_without_journal<H: History>(
     history: &H,
     seed: u64,
@@ -206,7 +209,8 @@ fn judge_one(
     recovery.map_or(Ok(()), |recovery| cut_again(&recovery, run, &recovered, random))
 }
 
-/// Returns the result of e2fsck on a volume with a torn superblock, with the copy in the second group, if there is one.
+/// Returns the result of e2fsck on a volume with a torn superblock, with the copy in the second
+/// group, if there is one.
 fn repair_by_copy(disks: &Disks) -> Result<Option<e2fsck::Outcome>, String> {
     let volume = disks.open_ext4(&cache()).map_err(|error| error.to_string())?;
     let geometry = volume.geometry();
@@ -239,8 +243,8 @@ fn record(disks: &Disks) -> base::Result<(Arc<RecordDevice>, Disks)> {
     Ok((volume, Disks { journal, ..Disks::new(written, disks.format) }))
 }
 
-/// Recovers `disks` in place, through `written`, which may record the writes. Compares their contents. With `is_checked`,
-/// e2fsck or fsck.f2fs must find no errors.
+/// Recovers `disks` in place, through `written`, which may record the writes. Compares their
+/// contents. With `is_checked`, e2fsck or fsck.f2fs must find no errors.
 fn recover_in_place(
     disks: &Disks,
     written: &Disks,
@@ -302,8 +306,8 @@ fn cut_again(
     Ok(())
 }
 
-/// Returns the contents of `disks` after recovery in memory. Checks that they are consistent, and does not write
-/// to them.
+/// Returns the contents of `disks` after recovery in memory. Checks that they are consistent, and
+/// does not write to them.
 pub fn read(disks: &Disks) -> Result<Snapshot, String> {
     let snapshot = read_repaired(disks)?;
     if snapshot.repeated.is_empty() {
@@ -312,20 +316,24 @@ pub fn read(disks: &Disks) -> Result<Snapshot, String> {
     Err(format!("directories have names more than once: {:?}", snapshot.repeated))
 }
 
-/// [`read`] for a volume that e2fsck has repaired. If only one of the two blocks of a split directory was written,
-/// names are in both. e2fsck 1.47 leaves them there, unless it also rebuilds the directory.
+/// [`read`] for a volume that e2fsck has repaired. If only one of the two blocks of a split
+/// directory was written, names are in both. e2fsck 1.47 leaves them there, unless it also rebuilds
+/// the directory.
 fn read_repaired(disks: &Disks) -> Result<Snapshot, String> {
     let volume = disks.open(&cache()).map_err(|error| error.to_string())?;
     findings(&*volume)?;
     Snapshot::read(&*volume).map_err(|error| error.to_string())
 }
 
-/// Returns whether e2fsck 1.47 has handled the state in a way that the format does not permit, so that it cannot be a
-/// judge. It has four such bugs:
-/// - An orphan that it truncates loses its attribute block, which the inode's block count still contains.
-/// - It does not free the attribute block of an orphan without a map, such as a fifo or a file with inline data.
+/// Returns whether e2fsck 1.47 has handled the state in a way that the format does not permit, so
+/// that it cannot be a judge. It has four such bugs:
+/// - An orphan that it truncates loses its attribute block, which the inode's block count still
+///   contains.
+/// - It does not free the attribute block of an orphan without a map, such as a fifo or a file with
+///   inline data.
 /// - If it truncates within a cluster, it unmaps only the first block.
-/// - In a commit block only the first sector matters, but it rejects a block whose other sectors have old data.
+/// - In a commit block only the first sector matters, but it rejects a block whose other sectors
+///   have old data.
 fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> bool {
     let orphans = |before: &'static str| text.lines().filter_map(move |it| it.strip_prefix(before));
     let has_attributes = |orphan: &str| {
@@ -345,13 +353,15 @@ fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> boo
             && text.contains("Block bitmap differences:  -")
 }
 
-/// Runs e2fsck and returns the disks afterwards. Fails if e2fsck has repaired anything that recovery should not need.
+/// Runs e2fsck and returns the disks afterwards. Fails if e2fsck has repaired anything that
+/// recovery should not need.
 pub fn mended(disks: &Disks) -> Result<Disks, String> {
     without_repairs(e2fsck::run("-fy", disks))
 }
 
-/// Returns the disks after e2fsck. It may have replayed the log, corrected totals, cleared orphans, and cleared a flag
-/// that is set while a volume is in use. Fails on any other repair, since the volume was inconsistent then.
+/// Returns the disks after e2fsck. It may have replayed the log, corrected totals, cleared orphans,
+/// and cleared a flag that is set while a volume is in use. Fails on any other repair, since the
+/// volume was inconsistent then.
 fn without_repairs(outcome: e2fsck::Outcome) -> Result<Disks, String> {
     let text = without_totals(&outcome.text);
     let complaints = ["Fix? yes", "Clear? yes", "Connect", "lost+found? yes"];
@@ -361,9 +371,9 @@ fn without_repairs(outcome: e2fsck::Outcome) -> Result<Disks, String> {
     Ok(outcome.disks)
 }
 
-/// Returns the text without lines about the superblock's totals, which are right only after a sync (groups have
-/// counts of their own), and without lines about the orphan file, which e2fsck empties after it has cleared the
-/// orphans.
+/// Returns the text without lines about the superblock's totals, which are right only after a sync
+/// (groups have counts of their own), and without lines about the orphan file, which e2fsck empties
+/// after it has cleared the orphans.
 fn without_totals(text: &str) -> String {
     let mut lines = text.lines();
     let mut kept = String::new();

@@ -96,18 +96,21 @@ impl Kind {
         }
     }
 
-    /// Returns a kind of f2fs. The format expects of a device that it writes blocks of 4 KiB as a whole.
+    /// Returns a kind of f2fs. The format expects of a device that it writes blocks of 4 KiB as a
+    /// whole.
     const fn f2fs(name: &'static str, image: &'static str) -> Self {
         Self { format: VolumeFormat::F2fs, atomic_bytes: 4096, ..Self::new(name, 64, image) }
     }
 
-    /// Returns a kind of f2fs whose root directory is encrypted by this policy, and so all files in it.
+    /// Returns a kind of f2fs whose root directory is encrypted by this policy, and so all files in
+    /// it.
     const fn encrypted(name: &'static str, policy: &'static str) -> Self {
         Self { policy: Some(policy), ..Self::f2fs(name, "encrypt") }
     }
 
-    /// Creates a volume, and fills its free blocks with contents that no file has. `wrap` can add a device between the volume
-    /// and each recorded device. All volumes of a kind have the same contents at first.
+    /// Creates a volume, and fills its free blocks with contents that no file has. `wrap` can add a
+    /// device between the volume and each recorded device. All volumes of a kind have the same
+    /// contents at first.
     pub fn record(&self, pace: Pace, wrap: impl Fn(SharedDevice) -> SharedDevice) -> Recorded {
         let contents = self.contents();
         let Some(megabytes) = self.journal_megabytes else {
@@ -124,8 +127,8 @@ impl Kind {
         Recorded { recorder, disks }
     }
 
-    /// Records a volume of this kind that has the contents of `before`, which is never written to, on a device without an external
-    /// journal. Otherwise like [`record`](Self::record).
+    /// Records a volume of this kind that has the contents of `before`, which is never written to,
+    /// on a device without an external journal. Otherwise like [`record`](Self::record).
     pub fn record_over(
         &self,
         before: SharedDevice,
@@ -158,7 +161,8 @@ impl Kind {
         let image = folder.path().join("image");
         make(&image, self.megabytes, &arguments);
         if self.journal_megabytes.is_some() {
-            // mke2fs requires a block device for an external journal, so set the fields with debugfs.
+            // mke2fs requires a block device for an external journal, so set the fields with
+            // debugfs.
             let script = folder.path().join("commands");
             let commands = format!(
                 "feature has_journal\nssv journal_uuid {JOURNAL_UUID}\nssv journal_dev 0x700\n"
@@ -241,7 +245,8 @@ fn journal(options: &str, megabytes: u64) -> MemoryDevice {
     let image = folder.path().join("image");
     make(&image, megabytes, &arguments);
     let mut bytes = must(std::fs::read(&image), "the journal");
-    // The journal's superblock follows the superblock of the device. It contains the number of users.
+    // The journal's superblock follows the superblock of the device. It contains the number of
+    // users.
     let superblock = bytes.iter().skip(2048).step_by(1024).position(|byte| *byte == 0xC0);
     let superblock = 2048 + 1024 * superblock.expect("a journal's superblock");
     bytes[superblock + 64..][..4].copy_from_slice(&1_u32.to_be_bytes());
@@ -264,7 +269,8 @@ const COMPRESSED: &str = "f2fs_compressed";
 /// The image of volumes of f2fs with blocks of 16 KiB, which mkfs.f2fs does not make.
 const BLOCKS_OF_16K: &str = "blocks of 16 KiB";
 
-/// Creates an image of f2fs with blocks of 16 KiB, checksums of inodes and several summaries in a block.
+/// Creates an image of f2fs with blocks of 16 KiB, checksums of inodes and several summaries in a
+/// block.
 fn make_with_blocks_of_16k(image: &Path, megabytes: u64) {
     const EXTRA_ATTR: u32 = 0x8;
     const INODE_CHECKSUM: u32 = 0x20;
@@ -292,8 +298,8 @@ pub const F2FS_TORN: Kind =
 pub const F2FS_COMPRESSED: Kind = Kind::f2fs(COMPRESSED, "lz4");
 /// A volume of f2fs with encrypted files.
 pub const F2FS_ENCRYPTED: Kind = Kind::encrypted("f2fs_encrypted", "v2");
-/// Volumes of f2fs with encrypted files, by other policies. The initialization vectors of the second and third one depend on
-/// the number of the inode.
+/// Volumes of f2fs with encrypted files, by other policies. The initialization vectors of the
+/// second and third one depend on the number of the inode.
 pub const F2FS_OTHER_POLICIES: &[Kind] = &[
     Kind::encrypted("f2fs_encrypted_v1", "v1"),
     Kind::encrypted("f2fs_encrypted_lblk64", "lblk64"),

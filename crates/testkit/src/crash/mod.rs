@@ -1,11 +1,12 @@
-//! Power cuts, for suites of workloads: the kinds of recorded volumes, the states that a cut may leave, and
-//! the judges of these states. Not here: workloads, and the volumes that they write to.
+//! Power cuts, for suites of workloads: the kinds of recorded volumes, the states that a cut may
+//! leave, and the judges of these states. Not here: workloads, and the volumes that they write to.
 //!
 //! `BIFOLIO_CRASH_FACTOR` multiplies the number of recordings, each with its own seed, and
-//! `BIFOLIO_CRASH_SEED` is the first seed. A failure prints its seed. With the same seed, every thread
-//! repeats the same operations; with one thread, the whole history is the same. `BIFOLIO_CRASH_LOGS` is a folder for the
-//! recordings in the format of dm-log-writes (`images/log_writes.rs`): the contents before (`.img`) and the log, in which the mark
-//! `begun` is the first point that is judged.
+//! `BIFOLIO_CRASH_SEED` is the first seed. A failure prints its seed. With the same seed, every
+//! thread repeats the same operations; with one thread, the whole history is the same.
+//! `BIFOLIO_CRASH_LOGS` is a folder for the recordings in the format of dm-log-writes
+//! (`images/log_writes.rs`): the contents before (`.img`) and the log, in which the mark `begun` is
+//! the first point that is judged.
 
 mod appended;
 mod cut;

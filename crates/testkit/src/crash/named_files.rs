@@ -1,5 +1,5 @@
-//! Files whose names do not change, with the promised contents. Not here: files that are created, renamed
-//! or removed (`promises.rs`).
+//! Files whose names do not change, with the promised contents. Not here: files that are created,
+//! renamed or removed (`promises.rs`).
 
 use super::file_history::FileHistory;
 use super::kinds::Kind;
@@ -16,7 +16,8 @@ pub struct NamedFiles {
 }
 
 impl NamedFiles {
-    /// Creates the model of files on a volume of `kind`. `names` and `histories` are in the same order.
+    /// Creates the model of files on a volume of `kind`. `names` and `histories` are in the same
+    /// order.
     pub fn new(
         kind: &Kind,
         names: &'static [&'static str],
@@ -26,8 +27,8 @@ impl NamedFiles {
         Self { names, histories, touched, has_journal: kind.has_journal() }
     }
 
-    /// Fails with a description if the files break a promise after a cut at `point`. Without a journal, only files that
-    /// were not changed since their sync are promised.
+    /// Fails with a description if the files break a promise after a cut at `point`. Without a
+    /// journal, only files that were not changed since their sync are promised.
     pub fn check(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         self.check_promised(point, found, |index, synced| {
             let is_touched =
@@ -36,13 +37,14 @@ impl NamedFiles {
         })
     }
 
-    /// Fails with a description if the files break a promise, even if they were changed since their sync.
+    /// Fails with a description if the files break a promise, even if they were changed since their
+    /// sync.
     pub fn check_all(&self, point: usize, found: &Snapshot) -> Result<(), String> {
         self.check_promised(point, found, |_, _| true)
     }
 
-    /// Checks the files for which `is_promised` returns true. Its arguments are the file's index and the point of its
-    /// last sync.
+    /// Checks the files for which `is_promised` returns true. Its arguments are the file's index
+    /// and the point of its last sync.
     fn check_promised(
         &self,
         point: usize,

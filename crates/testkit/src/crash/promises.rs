@@ -157,8 +157,9 @@ impl Promises {
         self.implied.push(Implied { tree, file, version });
     }
 
-    /// Fails with a description if `snapshot` breaks a promise after a cut at `point`. Operations of one thread become
-    /// durable in their order, so the tree must be equal to one of its versions.
+    /// Fails with a description if `snapshot` breaks a promise after a cut at `point`. Operations
+    /// of one thread become durable in their order, so the tree must be equal to one of its
+    /// versions.
     pub fn check(&self, point: usize, snapshot: &Snapshot) -> Result<(), String> {
         let durable = self.durable.iter().filter(|(from, _)| *from <= point);
         let durable = durable.map(|(_, version)| *version).max().unwrap_or(0);

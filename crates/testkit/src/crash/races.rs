@@ -1,9 +1,9 @@
-//! A model of a file of a fixed size that several threads change at any offset, and its possible contents
-//! after a power cut.
+//! A model of a file of a fixed size that several threads change at any offset, and its possible
+//! contents after a power cut.
 //!
-//! One clock gives the begin and the end of each change. Of two changes that overlap in time, either may
-//! remain. After a sync that began after the end of a change, contents from before that change cannot return.
-//! So each byte comes from a change that was not replaced in this way.
+//! One clock gives the begin and the end of each change. Of two changes that overlap in time,
+//! either may remain. After a sync that began after the end of a change, contents from before that
+//! change cannot return. So each byte comes from a change that was not replaced in this way.
 
 use std::ops::Range;
 
@@ -62,7 +62,8 @@ impl Races {
         Begun(self.changes.len() - 1)
     }
 
-    /// Records the end of a change, and the point of the recording from which on it is durable, if it is.
+    /// Records the end of a change, and the point of the recording from which on it is durable, if
+    /// it is.
     pub fn end(&mut self, Begun(change): Begun, durable: Option<usize>) {
         let now = self.now();
         self.changes[change].ended = now;
@@ -106,7 +107,8 @@ impl Races {
         Ok(())
     }
 
-    /// Fails with a description if the changes, which have all ended, cannot leave these contents without a power cut.
+    /// Fails with a description if the changes, which have all ended, cannot leave these contents
+    /// without a power cut.
     pub fn check_now(&mut self, found: &[u8]) -> Result<(), String> {
         let begun = self.now();
         self.synced(0..self.size, begun, usize::MAX);
@@ -129,8 +131,8 @@ impl Races {
         all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the possible contents of a part of the file that each change and sync covers completely or not
-    /// at all.
+    /// Returns the possible contents of a part of the file that each change and sync covers
+    /// completely or not at all.
     fn possible(&self, part: &Range<usize>, point: usize) -> Vec<std::borrow::Cow<'_, [u8]>> {
         let covers = |range: &Range<usize>| range.start <= part.start && part.end <= range.end;
         let syncs: Vec<&Sync> =

@@ -180,7 +180,8 @@ fn read_paths(volume: &dyn FileSystem) -> (Paths, Vec<String>) {
     (tree, repeated)
 }
 
-/// Returns the mappings of all ranges of the file up to its last allocated block. Requests each one by its first byte.
+/// Returns the mappings of all ranges of the file up to its last allocated block. Requests each one
+/// by its first byte.
 pub fn maps(file: &dyn MapRead) -> Vec<Iomap> {
     let mut maps: Vec<Iomap> = Vec::new();
     while !maps.last().is_some_and(|map| map.flags.last) {

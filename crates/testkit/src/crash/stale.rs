@@ -1,5 +1,5 @@
-//! Volumes whose free blocks contain a pattern that no file may ever show, before they are written to or after they were
-//! discarded.
+//! Volumes whose free blocks contain a pattern that no file may ever show, before they are written
+//! to or after they were discarded.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,8 +17,8 @@ pub const STALE: u8 = 0xEE;
 /// The byte that fills discarded blocks, and that no file contains.
 pub const DISCARDED: u8 = 0xDB;
 
-/// Returns `device` as one whose discarded blocks contain [`DISCARDED`]. A discard is a write to `device`, so that a power
-/// cut may leave any part of it.
+/// Returns `device` as one whose discarded blocks contain [`DISCARDED`]. A discard is a write to
+/// `device`, so that a power cut may leave any part of it.
 pub fn with_lossy_discards(device: SharedDevice) -> SharedDevice {
     Arc::new(HookedDevice::new(device, LossyDiscards))
 }

@@ -1,4 +1,5 @@
-//! A suite of power cuts as a test program: its trials, their seeds, and the number of judged states.
+//! A suite of power cuts as a test program: its trials, their seeds, and the number of judged
+//! states.
 #![allow(clippy::print_stdout, reason = "a run prints the number of judged states")]
 
 use std::fmt::Debug;
@@ -44,12 +45,14 @@ pub fn factor() -> u64 {
     number("BIFOLIO_CRASH_FACTOR").unwrap_or(1)
 }
 
-/// Returns how many of `all` cases are tried: half of them, but all if the factor is set, as `make crash` does.
+/// Returns how many of `all` cases are tried: half of them, but all if the factor is set, as
+/// `make crash` does.
 pub fn tried(all: usize) -> usize {
     if number("BIFOLIO_CRASH_FACTOR").is_some() { all } else { all.div_ceil(2) }
 }
 
-/// Writes the contents before a recording to `path` with the extension `img`, and its log with the extension `log`.
+/// Writes the contents before a recording to `path` with the extension `img`, and its log with the
+/// extension `log`.
 fn write_log(run: &RecordedRun, path: &Path) {
     let before = run.recording.image(0, |_, _| false);
     must(std::fs::write(path.with_extension("img"), before), path.display());
@@ -63,7 +66,8 @@ impl Suite {
         Self { trials: Vec::new(), folder: Path::new(folder) }
     }
 
-    /// Adds the trial of a workload on a kind of volume. The trial's name is `name` and the kind's name.
+    /// Adds the trial of a workload on a kind of volume. The trial's name is `name` and the kind's
+    /// name.
     pub fn add<H: History + 'static>(
         &mut self,
         kind: &'static Kind,
@@ -93,7 +97,8 @@ impl Suite {
         self.trials.push(Trial::test(name, run));
     }
 
-    /// Adds the trial of a bug: with the bug, some state violates a promise, and with `none`, no state does.
+    /// Adds the trial of a bug: with the bug, some state violates a promise, and with `none`, no
+    /// state does.
     pub fn plant<H: History + 'static, B: Copy + Debug + Send + 'static>(
         &mut self,
         kind: &'static Kind,
@@ -121,8 +126,8 @@ impl Suite {
         self.trials.push(Trial::test(name, run));
     }
 
-    /// Runs the trials that the program's arguments select, and exits. Asserts that a run of all trials
-    /// judges at least `states_min` states, or half of them in `make test`.
+    /// Runs the trials that the program's arguments select, and exits. Asserts that a run of all
+    /// trials judges at least `states_min` states, or half of them in `make test`.
     pub fn run(self, states_min: usize) -> ! {
         let arguments = Arguments::from_args();
         let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list;

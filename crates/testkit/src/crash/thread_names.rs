@@ -1,6 +1,6 @@
-//! The names of one of several threads that change a volume at random: in its own directory, and its own names in a
-//! shared directory. Chooses the names for the next operation and keeps the promises to the thread. Not here:
-//! the operations, and open files.
+//! The names of one of several threads that change a volume at random: in its own directory, and
+//! its own names in a shared directory. Chooses the names for the next operation and keeps the
+//! promises to the thread. Not here: the operations, and open files.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,8 @@ pub struct Rename {
 }
 
 impl ThreadNames {
-    /// Returns the names of a thread that has done nothing. `home` and `shared` are the inodes of its directories.
+    /// Returns the names of a thread that has done nothing. `home` and `shared` are the inodes of
+    /// its directories.
     pub fn new(thread: usize, home: u64, shared: u64, seed: u64) -> Self {
         Self {
             thread,
@@ -108,7 +109,8 @@ impl ThreadNames {
     /// Chooses a path that does not exist, for an inode of type `kind`.
     pub fn new_path(&mut self, kind: FileType) -> String {
         let name = format!("{}-{}", self.counter, "n".repeat(self.random.below(60) as usize));
-        // Directories are created in the thread's own directory only, so that the shared one's link count is constant.
+        // Directories are created in the thread's own directory only, so that the shared one's link
+        // count is constant.
         let directory = match self.random.below(4) {
             0 | 1 if kind != FileType::Directory => {
                 return format!("{SHARED}/{}-{name}", self.thread);
@@ -175,8 +177,9 @@ impl ThreadNames {
         self.tree.nodes.insert(number, Node::new(kind, permissions, target, file));
     }
 
-    /// Records the end of an operation on names. It began at or after the point `begun`, had the names `paths` as
-    /// arguments, and changed the inodes `changed`. Returns the new version of the tree.
+    /// Records the end of an operation on names. It began at or after the point `begun`, had the
+    /// names `paths` as arguments, and changed the inodes `changed`. Returns the new version of the
+    /// tree.
     pub fn end_operation(&mut self, begun: usize, paths: &[&str], changed: &[u64]) -> usize {
         let version = self.promises.add(begun, self.tree.clone());
         let parents: Vec<u64> =
@@ -202,8 +205,8 @@ impl ThreadNames {
         [*moved].into_iter().chain(*replaced).collect()
     }
 
-    /// Records a change of an inode that is not an operation on names. A later sync of the inode makes its current
-    /// names durable.
+    /// Records a change of an inode that is not an operation on names. A later sync of the inode
+    /// makes its current names durable.
     pub fn inode_changed(&mut self, number: u64) {
         self.changed_by.insert(number, self.promises.version());
     }

@@ -21,8 +21,9 @@ pub fn check_by_fsck(image: &Path) {
     }
 }
 
-/// Returns the output of fsck.f2fs, in the installed version, about the damaged image `image`, which it does not change;
-/// `None` if it finds no errors. Some damage makes it hang, or end by a signal. Both are errors, too.
+/// Returns the output of fsck.f2fs, in the installed version, about the damaged image `image`,
+/// which it does not change; `None` if it finds no errors. Some damage makes it hang, or end by a
+/// signal. Both are errors, too.
 pub fn complaint_of_fsck(image: &Path) -> Option<String> {
     let mut fsck = Command::new("timeout");
     fsck.args(["10", "fsck.f2fs"]);
@@ -71,13 +72,14 @@ pub fn check_by_both(image: &Path) {
 /// Checks that our recovery finds what Linux has after its own. `before` is the checkpoint.
 #[track_caller]
 pub fn check_recovered(ours: &Manifest, before: &Manifest, of_guest: &Manifest) {
-    // Kinds of images with projects have quota files. There, Linux also makes entries for ids that own a file in between.
+    // Kinds of images with projects have quota files. There, Linux also makes entries for ids that
+    // own a file in between.
     let has_quota = ours.count("project", |_| true) > 0;
     let comparable = |manifest: &Manifest| {
         manifest.clone().map(|name, mode, fact, value| {
             let is_directory = mode.starts_with("04");
-            // Linux changes directories, and inodes that lose a name, at the time of the recovery. It writes the blocks of
-            // directories elsewhere.
+            // Linux changes directories, and inodes that lose a name, at the time of the recovery.
+            // It writes the blocks of directories elsewhere.
             let is_changed = |fact| of_guest.fact(name, fact) != before.fact(name, fact);
             let is_own = is_changed(fact)
                 && match fact {

@@ -1,5 +1,5 @@
-//! States of images in the middle of a turn: copies that are taken while the guest is stopped, power cuts in recordings of
-//! its writes, and damage to the nodes that a roll-forward reads.
+//! States of images in the middle of a turn: copies that are taken while the guest is stopped,
+//! power cuts in recordings of its writes, and damage to the nodes that a roll-forward reads.
 
 use std::fs::File;
 use std::ops::Range;
@@ -24,9 +24,9 @@ use crate::{Random, must};
 /// The size of a sector, in bytes.
 const SECTOR: u64 = 512;
 
-/// Has a guest change images by a turn as [`break_off`](super::break_off) does. Copies images to `folder` at random
-/// moments that `seed` chooses, whenever they have changed. Returns at most `states_max` of the copies. All kinds have
-/// the same machine.
+/// Has a guest change images by a turn as [`break_off`](super::break_off) does. Copies images to
+/// `folder` at random moments that `seed` chooses, whenever they have changed. Returns at most
+/// `states_max` of the copies. All kinds have the same machine.
 pub fn cut_states(
     images: &[(&'static Kind, PathBuf)],
     turn: &Turn,
@@ -69,8 +69,9 @@ pub fn cut_states(
     states
 }
 
-/// Has a guest change an image by a turn as [`break_off`](super::break_off) does, and records its writes and flushes. Writes
-/// states after power cuts at random moments to `folder`: of the blocks that no flush has made durable, any may be lost.
+/// Has a guest change an image by a turn as [`break_off`](super::break_off) does, and records its
+/// writes and flushes. Writes states after power cuts at random moments to `folder`: of the blocks
+/// that no flush has made durable, any may be lost.
 pub fn recorded_states(
     kind: &'static Kind,
     image: &Path,
@@ -92,8 +93,8 @@ pub fn recorded_states(
     states_after_cuts(kind, &device.recording(), points, seed, count, folder)
 }
 
-/// Writes states after power cuts at random moments of a recording, within `points`, to `folder`: of the blocks that no
-/// flush has made durable, any may be lost.
+/// Writes states after power cuts at random moments of a recording, within `points`, to `folder`:
+/// of the blocks that no flush has made durable, any may be lost.
 pub fn states_after_cuts(
     kind: &'static Kind,
     recording: &Recording,
@@ -138,7 +139,8 @@ fn write_sparse(path: &Path, bytes: &[u8]) {
     }
 }
 
-/// Sets flags of the current checkpoint, and corrects its checksum. Without flags, only the checksum changes.
+/// Sets flags of the current checkpoint, and corrects its checksum. Without flags, only the
+/// checksum changes.
 pub fn set_checkpoint_flags(image: &Path, flags: u32) {
     let mut bytes = must(std::fs::read(image), image.display());
     let layout = Layout::of(&bytes);
@@ -155,8 +157,9 @@ pub fn set_checkpoint_flags(image: &Path, flags: u32) {
     must(std::fs::write(image, bytes), image.display());
 }
 
-/// Changes one word of a node that was written after the last checkpoint, or of its footer. The choice is by `seed`. Corrects
-/// the node's checksum. Returns a description, or `None` if there is no such node.
+/// Changes one word of a node that was written after the last checkpoint, or of its footer. The
+/// choice is by `seed`. Corrects the node's checksum. Returns a description, or `None` if there is
+/// no such node.
 pub fn damage_synced_node(image: &mut [u8], seed: u64) -> Option<String> {
     let layout = Layout::of(image);
     let mut random = Random(seed);
@@ -206,8 +209,8 @@ pub enum Torn {
     Nothing,
 }
 
-/// Leaves a part of an inode that was written after the last checkpoint. The choice is by `seed`. Returns whether there is
-/// such a node.
+/// Leaves a part of an inode that was written after the last checkpoint. The choice is by `seed`.
+/// Returns whether there is such a node.
 pub fn tear_synced_inode(image: &mut [u8], seed: u64, torn: Torn) -> bool {
     let layout = Layout::of(image);
     let version = word(image, layout.checkpoint(image));
@@ -220,8 +223,9 @@ pub fn tear_synced_inode(image: &mut [u8], seed: u64, torn: Torn) -> bool {
     true
 }
 
-/// Loses the node with extended attributes that the last sync of an inode wrote after the last checkpoint, as if the inode had
-/// been written before it. Linux writes them in this order, and marks both. Panics if there is no such node.
+/// Loses the node with extended attributes that the last sync of an inode wrote after the last
+/// checkpoint, as if the inode had been written before it. Linux writes them in this order, and
+/// marks both. Panics if there is no such node.
 pub fn lose_synced_xattr_node(image: &mut [u8]) {
     let layout = Layout::of(image);
     let version = word(image, layout.checkpoint(image));

@@ -1,4 +1,5 @@
-//! An image of f2fs whose root directory is encrypted, so that all files in it are. Not here: the keys (`images/encryption.rs`).
+//! An image of f2fs whose root directory is encrypted, so that all files in it are. Not here: the
+//! keys (`images/encryption.rs`).
 
 use f2fs::ondisk::xattr::{RawXattrEntry, RawXattrHeader, XATTR_MAGIC};
 use fs::xattr::NameIndex;
@@ -23,8 +24,9 @@ const INLINE_XATTR_BYTES: usize = 200;
 /// The size of the references to other nodes between them and the footer, in bytes.
 const REFERENCES_BYTES: usize = 20;
 
-/// Encrypts the root directory of an image that was just made, with the feature `encrypt` and without inline extended
-/// attributes of other sizes. The directory is empty, so that only its inode changes.
+/// Encrypts the root directory of an image that was just made, with the feature `encrypt` and
+/// without inline extended attributes of other sizes. The directory is empty, so that only its
+/// inode changes.
 pub fn encrypt_root(image: &mut [u8], policy: Policy) {
     let layout = Layout::of(image);
     let is_root = |at: &usize| word(image, at + layout.footer()) == ROOT;

@@ -20,13 +20,14 @@ impl Kind {
     }
 }
 
-/// Has guests and sload.f2fs fill images with the trees of their kinds. The guests of each machine need one boot. Returns
-/// the manifest of each image, which a second mount made without keys.
+/// Has guests and sload.f2fs fill images with the trees of their kinds. The guests of each machine
+/// need one boot. Returns the manifest of each image, which a second mount made without keys.
 pub fn fill_all(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
     fill_and_decrypt_all(images).into_iter().map(|(manifest, _)| manifest).collect()
 }
 
-/// As [`fill_all`]. Returns also a manifest that was made with the keys for each image with encrypted files.
+/// As [`fill_all`]. Returns also a manifest that was made with the keys for each image with
+/// encrypted files.
 pub fn fill_and_decrypt_all(
     images: &[(&'static Kind, PathBuf)],
 ) -> Vec<(Manifest, Option<Manifest>)> {
@@ -52,7 +53,8 @@ pub fn fill_and_decrypt_all(
     listed.into_iter().map(both).collect()
 }
 
-/// Has guests list images, in one boot for each machine. The kernel rolls volumes forward that need it.
+/// Has guests list images, in one boot for each machine. The kernel rolls volumes forward that need
+/// it.
 pub fn list_all(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
     run(images, |kind, image| kind.task(image, Job::List))
 }
@@ -71,8 +73,8 @@ pub fn change_all(images: &[(&'static Kind, PathBuf)], steps: &[Step]) -> Vec<Ma
     run(images, |kind, image| kind.task(image, Job::Change(steps.to_vec())))
 }
 
-/// Has guests change images with encrypted files by `steps`. Returns three manifests of each image: before that with the
-/// keys, and after that with the keys and without.
+/// Has guests change images with encrypted files by `steps`. Returns three manifests of each image:
+/// before that with the keys, and after that with the keys and without.
 pub fn change_all_encrypted(
     images: &[(&'static Kind, PathBuf)],
     steps: &[Step],
@@ -83,8 +85,8 @@ pub fn change_all_encrypted(
     all.into_iter().map(|listed| listed.try_into().expect("three manifests")).collect()
 }
 
-/// Has guests change images by both parts of a turn with a sync in between, and end without unmounting. The next mount
-/// finds what the last checkpoint and later calls of fsync(2) left.
+/// Has guests change images by both parts of a turn with a sync in between, and end without
+/// unmounting. The next mount finds what the last checkpoint and later calls of fsync(2) left.
 pub fn break_off(images: &[(&'static Kind, PathBuf)], turn: &Turn) {
     run(images, |kind, image| kind.task(image, Job::BreakOff(turn.clone())));
 }
@@ -94,7 +96,8 @@ fn load(tools: Tools, image: &Path, source: &Path) {
     command::run(tools.command("sload.f2fs").arg("-P").arg("-f").arg(source).arg(image));
 }
 
-/// Has guests do a task with each image, in one boot for each machine. Returns the last manifest of each.
+/// Has guests do a task with each image, in one boot for each machine. Returns the last manifest of
+/// each.
 pub(super) fn run(
     images: &[(&'static Kind, PathBuf)],
     task: impl Fn(&'static Kind, &Path) -> Task,

@@ -1,5 +1,5 @@
-//! Damage to one field of a small f2fs image, with correct checksums, so that only checks of the field find it. Not here:
-//! the use of the damaged images.
+//! Damage to one field of a small f2fs image, with correct checksums, so that only checks of the
+//! field find it. Not here: the use of the damaged images.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,8 @@ pub fn has(image: &[u8], structure: Structure) -> bool {
 /// A change of one field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
-    /// The offset of the field in its structure, or in the block for structures that are whole blocks.
+    /// The offset of the field in its structure, or in the block for structures that are whole
+    /// blocks.
     pub field: usize,
     /// The values of the field before and after.
     pub values: [u64; 2],
@@ -141,7 +142,8 @@ impl Specimen {
         structure != Structure::QuotaFile || !self.quota_files.is_empty()
     }
 
-    /// Changes one field of one structure of the image, or of a copy whose other structures may be damaged.
+    /// Changes one field of one structure of the image, or of a copy whose other structures may be
+    /// damaged.
     pub fn damage(
         &self,
         image: &mut [u8],
@@ -180,13 +182,15 @@ pub fn damage(image: &mut [u8], structure: Structure, seed: u64) -> Damage {
     Specimen::of(image).damage(image, structure, &mut Random(seed))
 }
 
-/// Changes fields of an inode that say which features it has, to values that have a meaning. The choice is by `seed`.
+/// Changes fields of an inode that say which features it has, to values that have a meaning. The
+/// choice is by `seed`.
 pub fn damage_features(image: &mut [u8], seed: u64) -> String {
     Specimen::of(image).damage_features(image, &mut Random(seed)).0
 }
 
 impl Specimen {
-    /// Does the same in a copy whose other structures may be damaged. Also returns the bytes that may have changed.
+    /// Does the same in a copy whose other structures may be damaged. Also returns the bytes that
+    /// may have changed.
     pub fn damage_features(
         &self,
         image: &mut [u8],
@@ -226,8 +230,8 @@ impl Specimen {
 }
 
 impl Specimen {
-    /// Flips one bit, most often a high one, in some of an inode's numbers that programs see. Returns a description, and the
-    /// bytes that may have changed.
+    /// Flips one bit, most often a high one, in some of an inode's numbers that programs see.
+    /// Returns a description, and the bytes that may have changed.
     fn damage_bits(&self, image: &mut [u8], random: &mut impl Choose) -> (String, Range<usize>) {
         let layout = &self.layout;
         let at = node(image, self, random, |node| layout.is_inode(node));
@@ -245,7 +249,8 @@ impl Specimen {
     }
 }
 
-/// Changes a word of the orphan blocks of the current checkpoint pack. Returns `None` if it has none.
+/// Changes a word of the orphan blocks of the current checkpoint pack. Returns `None` if it has
+/// none.
 pub fn damage_orphans(image: &mut [u8], seed: u64) -> Option<String> {
     let layout = Layout::of(image);
     let mut random = Random(seed);
@@ -361,8 +366,8 @@ fn places(
     }
 }
 
-/// Corrects the checksums of the structure that has the changed byte `at`. Returns the blocks that this may have changed,
-/// besides that of `at`.
+/// Corrects the checksums of the structure that has the changed byte `at`. Returns the blocks that
+/// this may have changed, besides that of `at`.
 fn mend(image: &mut [u8], specimen: &Specimen, structure: Structure, at: usize) -> Vec<usize> {
     let layout = &specimen.layout;
     match structure {
@@ -372,7 +377,8 @@ fn mend(image: &mut [u8], specimen: &Specimen, structure: Structure, at: usize) 
             }
         }
         Structure::Checkpoint => {
-            // The number of blocks may have changed, so that the last head is no longer where it was.
+            // The number of blocks may have changed, so that the last head is no longer where it
+            // was.
             let pack = at / layout.block * layout.block;
             mend_checkpoint(&mut image[pack..pack + layout.block]);
             let head = image[pack..pack + layout.block].to_vec();

@@ -14,7 +14,8 @@ const INHERIT_PROJECT: u32 = 0x2000_0000;
 /// The size of the unused word before inline data.
 const UNUSED_BYTES: usize = 4;
 
-/// Stores `data` in the inode of an empty file with this name, of which the volume has one. The volume is closed.
+/// Stores `data` in the inode of an empty file with this name, of which the volume has one. The
+/// volume is closed.
 pub fn store_inline(image: &mut [u8], name: &[u8], data: &[u8]) {
     Layout::of(image).change_inodes(image, name, |node| {
         node[INLINE] |= DATA;
@@ -24,8 +25,8 @@ pub fn store_inline(image: &mut [u8], name: &[u8], data: &[u8]) {
     });
 }
 
-/// Damages the inode of the file with this name and inline data: it has not the bit of data that is not zero, and the flag of
-/// directories that pass on their project.
+/// Damages the inode of the file with this name and inline data: it has not the bit of data that is
+/// not zero, and the flag of directories that pass on their project.
 pub fn damage_inline(image: &mut [u8], name: &[u8]) {
     Layout::of(image).change_inodes(image, name, |node| {
         node[INLINE] &= !EXISTS;

@@ -82,7 +82,8 @@ impl Kind {
     }
 }
 
-/// Returns the maximum size of a file: Linux does not count the addresses in the inode, whose number varies.
+/// Returns the maximum size of a file: Linux does not count the addresses in the inode, whose
+/// number varies.
 fn file_size_max() -> u64 {
     let in_node = 1018_u64;
     let blocks = 2 * in_node + 2 * in_node.pow(2) + in_node.pow(3);
@@ -172,7 +173,8 @@ pub const KINDS: &[Kind] = &[
     kind("sb_checksum", "-O sb_checksum"),
     Kind { megabytes: 512, ..kind("large_sections", "-s 4 -z 2") },
     kind("large_nat_bitmap", "-i"),
-    // So large that the bitmap of the segment information table does not fit into the first block of a checkpoint.
+    // So large that the bitmap of the segment information table does not fit into the first block
+    // of a checkpoint.
     Kind { megabytes: 4 << 20, ..kind("checkpoint_payload", "") },
     Kind { options: "mode=lfs", ..kind("written_in_order", "") },
     // Without flexible_inline_xattr, whose size sload.f2fs does not set (1.15 and 1.16).

@@ -1,5 +1,5 @@
-//! Where the structures of an f2fs image are, for changes of single fields, and their checksums. Independent of the
-//! reader under test. Not here: checks, since the images are valid.
+//! Where the structures of an f2fs image are, for changes of single fields, and their checksums.
+//! Independent of the reader under test. Not here: checks, since the images are valid.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -197,8 +197,8 @@ impl Layout {
         }
     }
 
-    /// Changes the inode of the file with this name, of which the volume has one, and corrects its checksum. Older versions of
-    /// the inode may be among the nodes. They are changed, too.
+    /// Changes the inode of the file with this name, of which the volume has one, and corrects its
+    /// checksum. Older versions of the inode may be among the nodes. They are changed, too.
     pub fn change_inodes(&self, image: &mut [u8], name: &[u8], change: impl Fn(&mut [u8])) {
         let mut found = false;
         for at in self.nodes(image) {

@@ -1,15 +1,17 @@
-//! Images of f2fs: making them with mkfs.f2fs, filling and listing them by a guest's Linux or by sload.f2fs, and
-//! fsck.f2fs as a judge. Not here: the guest, the contents of trees.
+//! Images of f2fs: making them with mkfs.f2fs, filling and listing them by a guest's Linux or by
+//! sload.f2fs, and fsck.f2fs as a judge. Not here: the guest, the contents of trees.
 //!
-//! A test program makes an image with [`Kind::make`], and fills it with [`Kind::fill`], or several images in one boot
-//! with [`fill_all`]. The result is the [`Manifest`](crate::Manifest) of the guest's kernel, for a comparison with that
-//! of another reader. The program needs `harness = false` and begins its `main` with
-//! [`run_if_guest`](crate::guest::run_if_guest).
+//! A test program makes an image with [`Kind::make`], and fills it with [`Kind::fill`], or several
+//! images in one boot with [`fill_all`]. The result is the [`Manifest`](crate::Manifest) of the
+//! guest's kernel, for a comparison with that of another reader. The program needs
+//! `harness = false` and begins its `main` with [`run_if_guest`](crate::guest::run_if_guest).
 //!
-//! [`change_all`] makes random changes of a [`Plan`](crate::turns::Plan), or [`wearing_steps`], which leave an image nearly
-//! full and its segments partly valid. [`break_off`] with an [`interrupted_turn`] leaves images that the next mount must roll forward. [`list_all`] of a copy
-//! gives the contents after that by the kernel, and [`list_last_checkpoints`] those before. [`cut_states`] copies images in
-//! the middle of such a turn. [`hostile`] damages single fields of small images.
+//! [`change_all`] makes random changes of a [`Plan`](crate::turns::Plan), or [`wearing_steps`],
+//! which leave an image nearly full and its segments partly valid. [`break_off`] with an
+//! [`interrupted_turn`] leaves images that the next mount must roll forward. [`list_all`] of a copy
+//! gives the contents after that by the kernel, and [`list_last_checkpoints`] those before.
+//! [`cut_states`] copies images in the middle of such a turn. [`hostile`] damages single fields of
+//! small images.
 
 mod check;
 mod cut;

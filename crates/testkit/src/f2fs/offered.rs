@@ -2,8 +2,8 @@
 
 use super::layout::{BLOCK, Layout, SEGMENT, mend_checkpoint, word};
 
-/// Offers all segments of the main area but `kept_back` to users. mkfs.f2fs keeps back most of a small volume, so that one of
-/// its segments is always free.
+/// Offers all segments of the main area but `kept_back` to users. mkfs.f2fs keeps back most of a
+/// small volume, so that one of its segments is always free.
 pub fn offer_all_segments_but(image: &mut [u8], kept_back: u32) {
     let layout = Layout::of(image);
     let segments = layout.main.len() / BLOCK / SEGMENT;

@@ -31,8 +31,8 @@ pub fn segments(image: &Path) -> Vec<Segment> {
         .collect()
 }
 
-/// Checks that no section has both data and nodes, as Linux requires when it cleans one. The kind of the first segment counts, also
-/// without blocks in use.
+/// Checks that no section has both data and nodes, as Linux requires when it cleans one. The kind
+/// of the first segment counts, also without blocks in use.
 pub fn check_kinds_of_sections(image: &Path, segments_per_section: usize) {
     let segments = segments(image);
     for (number, section) in segments.chunks(segments_per_section).enumerate() {

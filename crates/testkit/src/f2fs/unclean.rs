@@ -1,5 +1,5 @@
-//! Turns after which f2fs must roll forward: changes of files that fsync(2) makes durable without a checkpoint. Not here:
-//! interrupting the kernel.
+//! Turns after which f2fs must roll forward: changes of files that fsync(2) makes durable without a
+//! checkpoint. Not here: interrupting the kernel.
 
 use crate::Random;
 use crate::turns::{Bytes, Step, Turn};
@@ -18,16 +18,17 @@ const CHANGES: u64 = 80;
 /// The kinds of steps of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Steps {
-    /// Writing, creating, extending, truncating, describing and replacing files, and making many of them durable.
+    /// Writing, creating, extending, truncating, describing and replacing files, and making many of
+    /// them durable.
     Data,
-    /// Also linking, renaming and removing files. Then some calls of fsync(2) make a checkpoint, because only that keeps
-    /// such a change, and later steps roll forward from there.
+    /// Also linking, renaming and removing files. Then some calls of fsync(2) make a checkpoint,
+    /// because only that keeps such a change, and later steps roll forward from there.
     Names,
-    /// Also removing files that stay open, so that a checkpoint has orphans. Linux deletes them even in a mount without
-    /// recovery, and then refuses that mount.
+    /// Also removing files that stay open, so that a checkpoint has orphans. Linux deletes them
+    /// even in a mount without recovery, and then refuses that mount.
     Orphans,
-    /// Also removing parts of files, so that blocks move from one address to another one. Linux does not do that on a
-    /// volume that it writes in order only.
+    /// Also removing parts of files, so that blocks move from one address to another one. Linux
+    /// does not do that on a volume that it writes in order only.
     Moves,
 }
 

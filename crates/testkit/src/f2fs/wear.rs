@@ -1,5 +1,5 @@
-//! Steps that wear a volume: they fill most of it and overwrite parts at random, so that files have many extents and
-//! the kernel cleans segments.
+//! Steps that wear a volume: they fill most of it and overwrite parts at random, so that files have
+//! many extents and the kernel cleans segments.
 
 use std::iter;
 
@@ -11,8 +11,8 @@ const FILE_KIB: u64 = 300;
 /// The parts of a file that are written at a time, in KiB.
 const PART_KIB: u64 = 12;
 
-/// Chooses steps by `seed` for an empty volume that has room for `megabytes` of data: they fill it, remove a third of the
-/// files, and write as much again to the other files.
+/// Chooses steps by `seed` for an empty volume that has room for `megabytes` of data: they fill it,
+/// remove a third of the files, and write as much again to the other files.
 pub fn wearing_steps(seed: u64, megabytes: u64) -> Vec<Step> {
     let mut random = Random(seed);
     let count = megabytes * 1024 / FILE_KIB;

@@ -15,7 +15,8 @@ use crate::tree::{self, Feature};
 use crate::turns::OnHost;
 use crate::{Manifest, must};
 
-/// Does the guest's work and does not return, if this process is the guest. Otherwise returns at once.
+/// Does the guest's work and does not return, if this process is the guest. Otherwise returns at
+/// once.
 pub fn run_if_guest() {
     if std::process::id() != 1 || !Path::new(ORDERS).exists() {
         return;

@@ -1,4 +1,5 @@
-//! The machines that guests run on: their disks, kernel modules and boot. Not here: what a guest does.
+//! The machines that guests run on: their disks, kernel modules and boot. Not here: what a guest
+//! does.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,22 +26,25 @@ const MEMORY: &str = "2G";
 /// ciphers, security modules, and programming the timer for each event.
 const FASTER: &str = "cryptomgr.notests lsm= highres=off";
 
-/// As [`FASTER`], for the model `pc`: no interpretation of ACPI tables, and no tests of the timer, which fail on busy
-/// machines.
+/// As [`FASTER`], for the model `pc`: no interpretation of ACPI tables, and no tests of the timer,
+/// which fail on busy machines.
 const FASTER_ON_PC: &str = "acpi=off no_timer_check tsc=reliable";
 
 /// A machine that runs Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Machine {
-    /// Emulated by qemu, which boots in about five seconds. Its ext4 has blocks larger than a page, and it has no f2fs.
+    /// Emulated by qemu, which boots in about five seconds. Its ext4 has blocks larger than a page,
+    /// and it has no f2fs.
     Emulated,
-    /// Emulated by qemu, which boots in about ten seconds, with a kernel that has f2fs with all features, and no ext4.
+    /// Emulated by qemu, which boots in about ten seconds, with a kernel that has f2fs with all
+    /// features, and no ext4.
     EmulatedF2fs,
-    /// Emulated by qemu: an arm64 with pages of 16 KiB, which boots in about ten seconds. Its f2fs has blocks of 16 KiB. It
-    /// does not run the test program, but a script with the same jobs, except for [`Job::Fill`](super::Job::Fill).
+    /// Emulated by qemu: an arm64 with pages of 16 KiB, which boots in about ten seconds. Its f2fs
+    /// has blocks of 16 KiB. It does not run the test program, but a script with the same jobs,
+    /// except for [`Job::Fill`](super::Job::Fill).
     EmulatedF2fs16k,
-    /// A process: user-mode Linux, which boots in about a second. It has f2fs, but no blocks larger than a page, no
-    /// compression, encryption, verity or casefolding.
+    /// A process: user-mode Linux, which boots in about a second. It has f2fs, but no blocks larger
+    /// than a page, no compression, encryption, verity or casefolding.
     UserMode,
 }
 
@@ -127,8 +131,8 @@ impl Machine {
         }
     }
 
-    /// Boots the machine with its first root and disks, and waits for its end. `scratch` is a folder for its files.
-    /// Calls `watch` with its process repeatedly.
+    /// Boots the machine with its first root and disks, and waits for its end. `scratch` is a
+    /// folder for its files. Calls `watch` with its process repeatedly.
     pub(super) fn boot(
         self,
         initrd: &Path,
@@ -160,8 +164,9 @@ impl Machine {
     }
 
     fn emulated(self, initrd: &Path, disks: &[Disk]) -> Command {
-        // Where the processor says that it copies bytes fast, Linux copies byte by byte, which is slow if emulated. Signed
-        // return addresses of arm64 take two thirds of the emulation's time.
+        // Where the processor says that it copies bytes fast, Linux copies byte by byte, which is
+        // slow if emulated. Signed return addresses of arm64 take two thirds of the emulation's
+        // time.
         let (program, model, processor, console) = match self {
             Self::EmulatedF2fs16k => ("qemu-system-aarch64", "virt", "max,pauth=off", "ttyAMA0"),
             _ => ("qemu-system-x86_64", "pc", "max,-erms,-fsrm", "ttyS0"),
@@ -202,8 +207,8 @@ fn user_mode(initrd: &Path, disks: &[Disk], scratch: &Path) -> Command {
     linux.args(["rdinit=/init", "con=null", "con0=fd:0,fd:1", "quiet", "panic=-1"]);
     // Stack traces would overwrite other messages.
     linux.arg("log_buf_len=1M");
-    // Where the machine permits it, programs in the guest run with seccomp instead of ptrace: system calls and page faults
-    // take two thirds of the time.
+    // Where the machine permits it, programs in the guest run with seccomp instead of ptrace:
+    // system calls and page faults take two thirds of the time.
     linux.arg("seccomp=auto");
     // Otherwise, it leaves files in the user's home folder.
     linux.arg(format!("uml_dir={}/", scratch.display()));

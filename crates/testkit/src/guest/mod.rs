@@ -1,6 +1,7 @@
-//! A guest: Linux in qemu or as a process. It fills, lists and changes images that the machine's own kernel may not
-//! be able to mount, such as ext4 with blocks larger than a page, and f2fs. This module boots it. The test program
-//! itself is the guest's only process (`agent`), or a script on a machine with another processor (`agent.py`).
+//! A guest: Linux in qemu or as a process. It fills, lists and changes images that the machine's
+//! own kernel may not be able to mount, such as ext4 with blocks larger than a page, and f2fs. This
+//! module boots it. The test program itself is the guest's only process (`agent`), or a script on a
+//! machine with another processor (`agent.py`).
 
 mod agent;
 mod machine;
@@ -32,18 +33,18 @@ const RESULTS_BYTES_MAX: u64 = 256 << 20;
 /// The guest's work on an image. In each case, it replays a dirty journal first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Mounts the image, fills it, unmounts it, mounts it read-only and lists it. If it has encrypted files, lists it first
-    /// with the master keys of `testkit::encryption`.
+    /// Mounts the image, fills it, unmounts it, mounts it read-only and lists it. If it has
+    /// encrypted files, lists it first with the master keys of `testkit::encryption`.
     Fill(TreeOptions),
     /// Mounts the image read-only and lists it.
     List,
     /// Lists the image, changes it and lists it again.
     Change(Vec<Step>),
-    /// Lists the image with the master keys of `testkit::encryption`, creates the missing folders of its policies, changes
-    /// the image, and lists it again, with keys and without.
+    /// Lists the image with the master keys of `testkit::encryption`, creates the missing folders
+    /// of its policies, changes the image, and lists it again, with keys and without.
     ChangeEncrypted(Vec<Step>),
-    /// Lists the image and does both parts of a turn, with a sync in between. The image stays mounted until the machine
-    /// ends, after all other jobs.
+    /// Lists the image and does both parts of a turn, with a sync in between. The image stays
+    /// mounted until the machine ends, after all other jobs.
     BreakOff(Turn),
 }
 
@@ -58,12 +59,13 @@ pub struct Task {
     pub options: String,
     /// The work.
     pub job: Job,
-    /// A file for a log of all writes to the image (`testkit::log_writes`). Only for machines that are emulated.
+    /// A file for a log of all writes to the image (`testkit::log_writes`). Only for machines that
+    /// are emulated.
     pub log: Option<PathBuf>,
 }
 
-/// The guest's orders: its machine, the kernel modules in the order in which they are loaded, and the mounts and jobs in
-/// the order of the disks.
+/// The guest's orders: its machine, the kernel modules in the order in which they are loaded, and
+/// the mounts and jobs in the order of the disks.
 #[derive(Debug, Serialize, Deserialize)]
 struct Orders {
     machine: Machine,
@@ -98,8 +100,8 @@ impl From<&Task> for Work {
 /// The file with the guest's orders.
 const ORDERS: &str = "/orders.json";
 
-/// Boots an emulated guest that does each job with its ext4 image, and returns the lists of each job. The calling
-/// program must begin its `main` with [`run_if_guest`].
+/// Boots an emulated guest that does each job with its ext4 image, and returns the lists of each
+/// job. The calling program must begin its `main` with [`run_if_guest`].
 pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Vec<Manifest>> {
     let task = |(image, job): &(PathBuf, Job)| Task {
         image: image.clone(),
@@ -112,15 +114,16 @@ pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Vec<Manifest>> {
     run_on(Machine::Emulated, &tasks)
 }
 
-/// Boots guests on `machine` that do each task, one after the other, and returns the lists of each task. The calling
-/// program must begin its `main` with [`run_if_guest`].
+/// Boots guests on `machine` that do each task, one after the other, and returns the lists of each
+/// task. The calling program must begin its `main` with [`run_if_guest`].
 pub fn run_on(machine: Machine, tasks: &[Task]) -> Vec<Vec<Manifest>> {
     // One disk is for the results.
     let boots = tasks.chunks(machine.disks_max() - 1);
     boots.flat_map(|tasks| boot(machine, tasks, &mut |_| ())).collect()
 }
 
-/// Boots one guest on `machine` that does each task. Stops it at random moments, and calls `while_stopped` each time.
+/// Boots one guest on `machine` that does each task. Stops it at random moments, and calls
+/// `while_stopped` each time.
 pub fn run_with_stops(
     machine: Machine,
     tasks: &[Task],

@@ -1,5 +1,6 @@
-//! A guest that reads many damaged copies of a few images. If Linux panics or hangs on one, the next guest goes on with the
-//! others. Not here: damage, and the questions about a tree ([`Answers`]).
+//! A guest that reads many damaged copies of a few images. If Linux panics or hangs on one, the
+//! next guest goes on with the others. Not here: damage, and the questions about a tree
+//! ([`Answers`]).
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -20,11 +21,13 @@ use crate::must;
 
 /// The maximum number of copies that one guest reads.
 const COPIES_MAX: usize = 250;
-/// The time without a new result after which a guest is killed. It reads most copies in less than 100 ms.
+/// The time without a new result after which a guest is killed. It reads most copies in less than
+/// 100 ms.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The unit in which images are compared.
 const UNIT: usize = 4096;
-/// The maximum number of kernel messages about a copy, after which only warnings and errors count, and their maximum.
+/// The maximum number of kernel messages about a copy, after which only warnings and errors count,
+/// and their maximum.
 const MESSAGES_MAX: usize = 20;
 const WARNINGS_MAX: usize = 100;
 /// The level of warnings. That of errors is lower.
@@ -115,8 +118,9 @@ pub(super) struct Duty {
     copies: Vec<Copy>,
 }
 
-/// Boots guests on `machine` that mount `copies` of `images` read-only, one after the other, and read their trees. The
-/// calling program must begin its `main` with [`run_if_guest`](super::run_if_guest).
+/// Boots guests on `machine` that mount `copies` of `images` read-only, one after the other, and
+/// read their trees. The calling program must begin its `main` with
+/// [`run_if_guest`](super::run_if_guest).
 pub fn read_copies(
     machine: Machine,
     format: &str,

@@ -11,7 +11,8 @@ use crate::images::cpio::Archive;
 use crate::turns::Step;
 use crate::{must, tree};
 
-/// Returns the archive with a program as `/init`, its libraries and its orders. `scratch` is a folder for files.
+/// Returns the archive with a program as `/init`, its libraries and its orders. `scratch` is a
+/// folder for files.
 pub(super) fn archive(orders: &Orders, scratch: &Path) -> Vec<u8> {
     let machine = orders.machine;
     let mut archive = Archive::default();

@@ -35,7 +35,8 @@ pub struct AsyncWrites<'f> {
 struct Write {
     at: u64,
     length: usize,
-    /// Memory that contains the data at an aligned address. The kernel reads it until the write has ended.
+    /// Memory that contains the data at an aligned address. The kernel reads it until the write has
+    /// ended.
     memory: Vec<u8>,
 }
 
@@ -81,23 +82,25 @@ impl<'f> AsyncWrites<'f> {
             self.submitted += 1;
         }
         let mut pointers: Vec<_> = calls.iter_mut().map(|call| &raw mut *call).collect();
-        // SAFETY: the kernel reads these calls now, and their data until the writes have ended. `in_flight` owns the
-        // data until `wait` has seen their ends, or the context has been destroyed.
+        // SAFETY: the kernel reads these calls now, and their data until the writes have ended.
+        // `in_flight` owns the data until `wait` has seen their ends, or the context has been
+        // destroyed.
         let submitted = unsafe {
             libc::syscall(libc::SYS_io_submit, self.context, pointers.len(), pointers.as_mut_ptr())
         };
         assert_eq!(submitted, writes.len() as i64, "io_submit: {}", Error::last_os_error());
     }
 
-    /// Waits until a write ends, and returns the offset and the length of each write that has ended. Returns none if
-    /// no write is in flight.
+    /// Waits until a write ends, and returns the offset and the length of each write that has
+    /// ended. Returns none if no write is in flight.
     pub fn wait(&mut self) -> Vec<(u64, usize)> {
         if self.in_flight.is_empty() {
             return Vec::new();
         }
         let mut events = vec![Event::default(); self.in_flight.len()];
         let no_timeout = std::ptr::null::<libc::timespec>();
-        // SAFETY: the kernel writes at most this many events, which have the layout of `struct io_event`.
+        // SAFETY: the kernel writes at most this many events, which have the layout of
+        // `struct io_event`.
         let count = unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,

@@ -57,8 +57,8 @@ pub fn output_within(command: &mut Command, time_max: Duration) -> Output {
     output_watched(command, time_max, PAUSE_MAX, &mut |_| ())
 }
 
-/// Runs `command` like [`output_within`], and calls `watch` with its process repeatedly, with pauses of at most
-/// `pause_max`.
+/// Runs `command` like [`output_within`], and calls `watch` with its process repeatedly, with
+/// pauses of at most `pause_max`.
 pub fn output_watched(
     command: &mut Command,
     time_max: Duration,

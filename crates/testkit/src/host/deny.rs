@@ -16,8 +16,8 @@ pub struct Denied {
     pub errno: i32,
 }
 
-/// Lets the kernel refuse system calls to a program, and to those that it starts. The program keeps its other privileges,
-/// so the caller must be root.
+/// Lets the kernel refuse system calls to a program, and to those that it starts. The program keeps
+/// its other privileges, so the caller must be root.
 pub fn deny(command: &mut Command, denied: &[Denied]) {
     let filter = filter(denied);
     let install = move || {
@@ -30,7 +30,8 @@ pub fn deny(command: &mut Command, denied: &[Denied]) {
         };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
-    // SAFETY: between fork and exec, this only makes a system call. The filter was allocated before.
+    // SAFETY: between fork and exec, this only makes a system call. The filter was allocated
+    // before.
     unsafe { command.pre_exec(install) };
 }
 
@@ -46,8 +47,8 @@ pub fn add_group(command: &mut Command) {
     unsafe { command.pre_exec(join) };
 }
 
-/// Makes root run a program as `user`, without further groups. To be called after [`deny`], for which this user has no right. Unlike
-/// setpriv, makes no other system calls, which may be denied.
+/// Makes root run a program as `user`, without further groups. To be called after [`deny`], for
+/// which this user has no right. Unlike setpriv, makes no other system calls, which may be denied.
 pub fn become_user(command: &mut Command, user: u32) {
     let change = move || {
         // SAFETY: the calls take numbers, and no list of groups.
@@ -66,7 +67,8 @@ pub fn become_user(command: &mut Command, user: u32) {
 
 /// Returns a filter for the kernel: a program that gets the number and the arguments of each call.
 fn filter(denied: &[Denied]) -> Vec<libc::sock_filter> {
-    /// The positions in the kernel's description of a call: of the number, and of the first argument's lower half.
+    /// The positions in the kernel's description of a call: of the number, and of the first
+    /// argument's lower half.
     const NUMBER: u32 = 0;
     const FIRST_ARGUMENT: u32 = 16;
     let load = |at| libc::sock_filter {
@@ -105,7 +107,8 @@ fn filter(denied: &[Denied]) -> Vec<libc::sock_filter> {
     filter
 }
 
-/// The layers of the confinement that a host may refuse: the name of each on the command line, and perhaps the reason.
+/// The layers of the confinement that a host may refuse: the name of each on the command line, and
+/// perhaps the reason.
 pub const LAYERS_REFUSED: [&str; 7] = [
     "no-new-privs",
     "user",
@@ -121,7 +124,8 @@ fn refused(call: libc::c_long, errno: i32) -> Denied {
     Denied { call, first_argument: None, errno }
 }
 
-/// Returns what a host refuses so that a layer of the confinement is missing, by a case of [`LAYERS_REFUSED`].
+/// Returns what a host refuses so that a layer of the confinement is missing, by a case of
+/// [`LAYERS_REFUSED`].
 pub fn refusals_of_layer(layer: &str) -> Vec<Denied> {
     let no_new_privs = Some(libc::PR_SET_NO_NEW_PRIVS as u32);
     let prctl = Denied { call: libc::SYS_prctl, first_argument: no_new_privs, errno: libc::EPERM };
@@ -149,8 +153,8 @@ pub fn refusals_of_layer(layer: &str) -> Vec<Denied> {
     }
 }
 
-/// Returns what a host does not do, although it says so, for each layer of the confinement: its name on the command line, and the
-/// system calls without effect.
+/// Returns what a host does not do, although it says so, for each layer of the confinement: its
+/// name on the command line, and the system calls without effect.
 pub fn fakes_of_layers() -> Vec<(&'static str, Vec<Denied>)> {
     let prctl = |option: i32| {
         let first_argument = Some(option as u32);

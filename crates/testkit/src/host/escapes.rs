@@ -1,5 +1,6 @@
-//! Attempts of a program to escape from its confinement: the ones that all programs make, and what the tests give them. A
-//! test starts itself as this program. Not here: what only commands or only servers could do.
+//! Attempts of a program to escape from its confinement: the ones that all programs make, and what
+//! the tests give them. A test starts itself as this program. Not here: what only commands or only
+//! servers could do.
 #![allow(unsafe_code)]
 #![allow(clippy::print_stderr, reason = "the program tells the test so what it could do")]
 
@@ -91,7 +92,8 @@ impl Host {
         }
     }
 
-    /// Returns a standard input for the program: a socket from which messages could go to any address.
+    /// Returns a standard input for the program: a socket from which messages could go to any
+    /// address.
     pub fn input(&self) -> OwnedFd {
         self.datagrams.try_clone().unwrap().into()
     }
@@ -114,8 +116,8 @@ impl Host {
 pub struct Victim(Child);
 
 impl Victim {
-    /// Starts a process of `user`, or of root, that waits. A host that lets a process trace only its children (Yama) makes an
-    /// exception for it.
+    /// Starts a process of `user`, or of root, that waits. A host that lets a process trace only
+    /// its children (Yama) makes an exception for it.
     pub fn start(user: Option<u32>) -> Self {
         let mut command = as_user(user, Path::new("sleep"));
         command.arg("600");
@@ -343,7 +345,8 @@ fn clone_without<const FLAG: i32>(_: &Facts) -> io::Result<()> {
     clone_thread(THREAD_FLAGS & !FLAG)
 }
 
-/// Starts a thread, or a process if the flags say so. The kernel may refuse the combination of flags.
+/// Starts a thread, or a process if the flags say so. The kernel may refuse the combination of
+/// flags.
 fn clone_thread(flags: i32) -> io::Result<()> {
     reached(clone(flags).map(i64::from), libc::EINVAL)
 }
@@ -360,8 +363,9 @@ fn clone(flags: i32) -> io::Result<i32> {
     let local = Box::leak(vec![0_u128; BYTES / size_of::<u128>()].into_boxed_slice());
     let (_, local) = local.split_at_mut(BYTES / size_of::<u128>() / 2);
     let number = Box::leak(Box::new(0_i32));
-    // SAFETY: the function uses nothing but its stack, which nothing else uses. Behind the middle of its local memory, and before it,
-    // is the memory that a C library may look at. The kernel stores to `number`.
+    // SAFETY: the function uses nothing but its stack, which nothing else uses. Behind the middle
+    // of its local memory, and before it, is the memory that a C library may look at. The kernel
+    // stores to `number`.
     result(i64::from(unsafe {
         libc::clone(
             end,
@@ -380,7 +384,8 @@ fn clone(flags: i32) -> io::Result<i32> {
 #[cfg(target_arch = "x86_64")]
 fn vfork() -> io::Result<i32> {
     let returned: i64;
-    // SAFETY: the child, which has the memory and the stack of this process, only ends. Until then, this process waits.
+    // SAFETY: the child, which has the memory and the stack of this process, only ends. Until then,
+    // this process waits.
     unsafe {
         std::arch::asm!(
             "syscall",

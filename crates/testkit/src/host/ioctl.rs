@@ -1,5 +1,5 @@
-//! Ioctls of files for which no library has safe functions: FIEMAP, FSGETXATTR, FSSETXATTR, GETVERSION,
-//! EXT4_IOC_MOVE_EXT, F2FS_IOC_SET_PIN_FILE, F2FS_IOC_GARBAGE_COLLECT_RANGE,
+//! Ioctls of files for which no library has safe functions: FIEMAP, FSGETXATTR, FSSETXATTR,
+//! GETVERSION, EXT4_IOC_MOVE_EXT, F2FS_IOC_SET_PIN_FILE, F2FS_IOC_GARBAGE_COLLECT_RANGE,
 //! FS_IOC_ENABLE_VERITY, F2FS_IOC_RELEASE_COMPRESS_BLOCKS, and those for encryption.
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -209,8 +209,8 @@ struct VerityEnable {
     reserved_words: [u64; 11],
 }
 
-/// Makes a file read-only with a hash tree of SHA-256. `file` is open for reading only, and no one has it open for
-/// writing.
+/// Makes a file read-only with a hash tree of SHA-256. `file` is open for reading only, and no one
+/// has it open for writing.
 pub(crate) fn enable_verity(file: impl AsFd, block_size: u32) -> Result<()> {
     const OPCODE: rustix::ioctl::Opcode = opcode::write::<VerityEnable>(b'f', 133);
     let request = VerityEnable {
@@ -224,11 +224,13 @@ pub(crate) fn enable_verity(file: impl AsFd, block_size: u32) -> Result<()> {
         signature: 0,
         reserved_words: [0; 11],
     };
-    // SAFETY: FS_IOC_ENABLE_VERITY takes a `struct fsverity_enable_arg`, whose pointers are for zero bytes here.
+    // SAFETY: FS_IOC_ENABLE_VERITY takes a `struct fsverity_enable_arg`, whose pointers are for
+    // zero bytes here.
     unsafe { ioctl(file.as_fd(), Setter::<OPCODE, VerityEnable>::new(request)) }
 }
 
-/// Frees the space that compression saves in a file, which can then only be read. Returns the number of blocks.
+/// Frees the space that compression saves in a file, which can then only be read. Returns the
+/// number of blocks.
 pub(crate) fn release_compressed(file: impl AsFd) -> Result<u64> {
     const OPCODE: rustix::ioctl::Opcode = opcode::read::<u64>(0xF5, 18);
     // SAFETY: F2FS_IOC_RELEASE_COMPRESS_BLOCKS writes a u64.

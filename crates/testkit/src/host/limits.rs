@@ -4,7 +4,8 @@ use std::fs;
 
 use crate::must;
 
-/// The limits of a process that a confinement sets, each the one that it cannot raise. `None` if there is none.
+/// The limits of a process that a confinement sets, each the one that it cannot raise. `None` if
+/// there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// The address space, in bytes.
@@ -40,8 +41,9 @@ impl Limits {
         }
     }
 
-    /// Checks the limits of a process that is confined to open files, and may make them as large as `file_size`. Limits of the calling
-    /// process that are lower stay. Not checked: the address space.
+    /// Checks the limits of a process that is confined to open files, and may make them as large as
+    /// `file_size`. Limits of the calling process that are lower stay. Not checked: the address
+    /// space.
     #[track_caller]
     pub fn check(&self, file_size: Option<u64>) {
         let own = Self::of("self");

@@ -1,4 +1,5 @@
-//! The host that tests run on: its programs, limits and mounts, what it refuses, and attempts to escape from a confinement.
+//! The host that tests run on: its programs, limits and mounts, what it refuses, and attempts to
+//! escape from a confinement.
 
 pub(crate) mod async_writes;
 pub mod command;

@@ -1,4 +1,5 @@
-//! Loop mounts in mount namespaces that end with their thread, so that no mount remains after any end of a test.
+//! Loop mounts in mount namespaces that end with their thread, so that no mount remains after any
+//! end of a test.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -15,8 +16,8 @@ use crate::must;
 /// The time for which a mount may be busy after its last use.
 const BUSY_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Moves the calling thread, and the threads and programs that it starts from now on, to a new mount namespace. Later
-/// mounts are invisible to other threads, and end with the thread.
+/// Moves the calling thread, and the threads and programs that it starts from now on, to a new
+/// mount namespace. Later mounts are invisible to other threads, and end with the thread.
 pub fn private_mounts() {
     assert!(rustix::process::geteuid().is_root(), "this test mounts file systems: run it as root");
     // SAFETY: the flag affects only this thread's working directory, umask and mounts. The file
@@ -33,12 +34,12 @@ pub struct LoopMount {
 }
 
 impl LoopMount {
-    /// Mounts `image`, a file or a block device, as `format` with further mount options. The caller has called
-    /// [`private_mounts`].
+    /// Mounts `image`, a file or a block device, as `format` with further mount options. The caller
+    /// has called [`private_mounts`].
     ///
-    /// Panics with the name of the loop device if it is write-protected and the options do not contain `ro`. A loop
-    /// device stays write-protected after `blockdev --setro`, even with another image, and without `--rw`, mount(8)
-    /// would mount it read-only.
+    /// Panics with the name of the loop device if it is write-protected and the options do not
+    /// contain `ro`. A loop device stays write-protected after `blockdev --setro`, even with
+    /// another image, and without `--rw`, mount(8) would mount it read-only.
     pub fn new(image: &Path, format: &str, options: &str) -> Self {
         let folder = must(TempDir::new(), "a folder to mount on");
         let mut command = Command::new("mount");
@@ -64,7 +65,8 @@ impl LoopMount {
 
 impl Drop for LoopMount {
     fn drop(&mut self) {
-        // Another thread that starts a program has copies of this process's open files for a moment.
+        // Another thread that starts a program has copies of this process's open files for a
+        // moment.
         let deadline = Instant::now() + BUSY_TIME_MAX;
         loop {
             let output =

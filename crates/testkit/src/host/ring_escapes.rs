@@ -1,5 +1,5 @@
-//! Attempts to escape through a ring of io_uring: operations that a server's rings do not accept. Not here: attempts by
-//! system calls (`escapes`).
+//! Attempts to escape through a ring of io_uring: operations that a server's rings do not accept.
+//! Not here: attempts by system calls (`escapes`).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,7 +13,8 @@ use crate::host::escapes::reached;
 /// The number of descriptors among which a ring is searched for.
 const DESCRIPTORS: RawFd = 1024;
 
-/// A ring with entries of 64 bytes. The rings of servers have larger ones, whose first bytes are the same.
+/// A ring with entries of 64 bytes. The rings of servers have larger ones, whose first bytes are
+/// the same.
 pub struct Ring(IoUring);
 
 impl Ring {
@@ -30,13 +31,13 @@ impl Ring {
         // SAFETY: the number is that of the ring, which is open.
         let ring = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
         let ring = rustix::io::fcntl_dupfd_cloexec(ring, 3)?.into_raw_fd();
-        // SAFETY: this owns the descriptor, and the parameters are those of the ring. Its first entry, the only one, is at the
-        // same place whatever the size of entries is.
+        // SAFETY: this owns the descriptor, and the parameters are those of the ring. Its first
+        // entry, the only one, is at the same place whatever the size of entries is.
         Ok(Self(unsafe { IoUring::from_fd(ring, parameters)? }))
     }
 
-    /// Searches the open files for a ring that is not enabled yet, and enables it for the calling thread. `parameters` are those
-    /// of the program's rings.
+    /// Searches the open files for a ring that is not enabled yet, and enables it for the calling
+    /// thread. `parameters` are those of the program's rings.
     pub fn taken(parameters: Parameters) -> io::Result<Self> {
         let enable = |number: &RawFd| {
             let none = std::ptr::null::<u8>();
@@ -62,13 +63,14 @@ impl Ring {
         }
     }
 
-    /// Submits an entry with the number of any operation, for the ring's first registered file if the flags say so, or else without a
-    /// file.
+    /// Submits an entry with the number of any operation, for the ring's first registered file if
+    /// the flags say so, or else without a file.
     pub fn submit_number(&mut self, operation: u8, flags: Flags) -> io::Result<i64> {
         let file = if flags.contains(Flags::FIXED_FILE) { 0 } else { -1 };
         let entry = opcode::Read::new(types::Fd(file), std::ptr::null_mut(), 0).build();
         let mut entry = entry.flags(flags);
-        // SAFETY: an entry is plain numbers in the kernel's layout, and the first byte is that of the operation.
+        // SAFETY: an entry is plain numbers in the kernel's layout, and the first byte is that of
+        // the operation.
         unsafe { (&raw mut entry).cast::<u8>().write(operation) };
         self.submit(&entry)
     }
@@ -100,7 +102,8 @@ pub fn parameters() -> io::Result<Parameters> {
     Ok(disabled()?.params().clone())
 }
 
-/// An attempt: its name, its entry for an open file, and the error of the kernel which shows that the operation was accepted.
+/// An attempt: its name, its entry for an open file, and the error of the kernel which shows that
+/// the operation was accepted.
 pub type Submission = (&'static str, fn(types::Fd) -> Entry, i32);
 
 /// The attempts.

@@ -1,5 +1,5 @@
-//! The host's switch for FUSE over io_uring. It affects all mounts of the host when they are created. A test that needs
-//! it on or off holds a lock while it mounts.
+//! The host's switch for FUSE over io_uring. It affects all mounts of the host when they are
+//! created. A test that needs it on or off holds a lock while it mounts.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -7,7 +7,8 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::must;
 
-/// Opens a terminal. Returns the side of the test, and that for programs. Programs inherit neither by themselves.
+/// Opens a terminal. Returns the side of the test, and that for programs. Programs inherit neither
+/// by themselves.
 pub fn open_terminal() -> [OwnedFd; 2] {
     let (mut ours, mut theirs) = (0, 0);
     let none = std::ptr::null_mut();

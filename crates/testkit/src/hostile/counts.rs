@@ -15,14 +15,16 @@ pub struct Counts {
     pub sound: u64,
     /// Those in which the foreign checker found nothing.
     pub clean: u64,
-    /// Those in which the foreign checker found errors, and whose errors before and after were compared.
+    /// Those in which the foreign checker found errors, and whose errors before and after were
+    /// compared.
     pub compared: u64,
     /// Descriptions of those that are worse than before.
     worse: Vec<String>,
 }
 
 impl Counts {
-    /// Counts an image with the `outcome` of its changes, and compares what the check has found. Returns whether it opened.
+    /// Counts an image with the `outcome` of its changes, and compares what the check has found.
+    /// Returns whether it opened.
     pub fn add(&mut self, what: &str, outcome: &Outcome) -> bool {
         let has_opened = outcome.made.is_some();
         self.images += 1;
@@ -43,7 +45,8 @@ impl Counts {
     ///
     /// # Panics
     ///
-    /// An image has become worse, or the damage has no effect or is always refused, which would not test anything.
+    /// An image has become worse, or the damage has no effect or is always refused, which would not
+    /// test anything.
     #[allow(clippy::print_stdout, reason = "the counts of a run")]
     pub fn report(&self) {
         let Self { images, opened, sound, clean, compared, worse } = self;

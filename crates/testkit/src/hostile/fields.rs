@@ -1,5 +1,5 @@
-//! The fields of each structure of ext4: their names, offsets and lengths in bytes, by the kernel's documentation
-//! (`filesystems/ext4`).
+//! The fields of each structure of ext4: their names, offsets and lengths in bytes, by the kernel's
+//! documentation (`filesystems/ext4`).
 
 /// A kind of structure.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -1,4 +1,5 @@
-//! Changes of small images that no tool makes: orphans in the orphan file, and an index of three levels.
+//! Changes of small images that no tool makes: orphans in the orphan file, and an index of three
+//! levels.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +21,8 @@ const ORPHAN_FILE: usize = 0x280;
 const ROOT_LEVELS: usize = 30;
 /// The offset of the entries in the root of an index.
 const ROOT_ENTRIES: usize = 32;
-/// The offset of the entries in other blocks of an index, after a directory entry that spans the block.
+/// The offset of the entries in other blocks of an index, after a directory entry that spans the
+/// block.
 const NODE_ENTRIES: usize = 8;
 
 fn debugfs(image: &Path, request: &str) -> String {
@@ -115,7 +117,8 @@ pub fn with_deep_index(image: &Path) {
     crate::check_by_e2fsck(image);
 }
 
-/// Returns the first hash and the block of each entry. The first entry has no hash here; its parent's entry has it.
+/// Returns the first hash and the block of each entry. The first entry has no hash here; its
+/// parent's entry has it.
 fn entries(bytes: &[u8], at: usize) -> Vec<(u32, u32)> {
     let count = usize::from(u16::from_le_bytes([bytes[at + 2], bytes[at + 3]]));
     let entry = |index: usize| (word(bytes, at + 8 * index), word(bytes, at + 8 * index + 4));

@@ -1,5 +1,5 @@
-//! The contents of the files of a volume, to see that changes of other files leave them. For volumes of any format. Not here:
-//! damage, changes.
+//! The contents of the files of a volume, to see that changes of other files leave them. For
+//! volumes of any format. Not here: damage, changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
@@ -18,7 +18,8 @@ const ENTRIES_MAX: usize = 4_000;
 /// The number of bytes that are read from a file. Damaged sizes may be terabytes.
 const READ_MAX: usize = 256 << 10;
 
-/// The files and symbolic links that have a name and can be read: hashes of their sizes and contents, by inode.
+/// The files and symbolic links that have a name and can be read: hashes of their sizes and
+/// contents, by inode.
 #[derive(Clone, Debug, Default)]
 pub struct Files(BTreeMap<InodeNumber, u64>);
 
@@ -41,8 +42,8 @@ impl Files {
         Self(files)
     }
 
-    /// Returns descriptions of the files that are not in `after`, or have other contents there, except for those of the
-    /// inodes in `touched`.
+    /// Returns descriptions of the files that are not in `after`, or have other contents there,
+    /// except for those of the inodes in `touched`.
     pub fn lost_in(&self, after: &Self, touched: &BTreeSet<InodeNumber>) -> Vec<String> {
         let untouched = self.0.iter().filter(|(number, _)| !touched.contains(number));
         let lost = untouched.filter_map(|(number, hash)| match after.0.get(number) {

@@ -1,5 +1,5 @@
-//! Small valid ext4 images, and random damage to their bytes. [`Specimen`] damages fields, and mends checksums. Not here:
-//! the use of the damaged images.
+//! Small valid ext4 images, and random damage to their bytes. [`Specimen`] damages fields, and
+//! mends checksums. Not here: the use of the damaged images.
 
 use std::path::Path;
 use std::process::Command;
@@ -38,8 +38,8 @@ const fn kind(format: &'static str, block_size: u32, arguments: &'static str) ->
     SmallKind { format, block_size, arguments, finish: |_| () }
 }
 
-/// The kinds of small images. Together they have all structures that a walk can visit. Most have no metadata checksums,
-/// since a wrong checksum would hide other damage.
+/// The kinds of small images. Together they have all structures that a walk can visit. Most have no
+/// metadata checksums, since a wrong checksum would hide other damage.
 pub const KINDS: &[SmallKind] = &[
     kind("ext2", 1024, ""),
     kind("ext3", 1024, "-O ^dir_index -J size=1"),
@@ -111,7 +111,8 @@ fn small_tree(top: &Path) {
     run(Command::new("setfacl").args(["-m", "u:12:rw,g:34:r"]).arg(top.join("large")));
 }
 
-/// Damages `image` by one to sixteen small changes that `seed` chooses, most of them in blocks in use.
+/// Damages `image` by one to sixteen small changes that `seed` chooses, most of them in blocks in
+/// use.
 pub fn damage(image: &mut [u8], seed: u64) {
     let mut random = Random(seed);
     for _ in 0..=random.below(16) {
@@ -145,8 +146,8 @@ pub fn damage(image: &mut [u8], seed: u64) {
     }
 }
 
-/// Chooses the offset of a byte in a kilobyte whose bytes are not all equal, if a few attempts find one. Unused blocks
-/// are all zeroes, and the data of the tree's files is uniform.
+/// Chooses the offset of a byte in a kilobyte whose bytes are not all equal, if a few attempts find
+/// one. Unused blocks are all zeroes, and the data of the tree's files is uniform.
 fn offset_in_use(image: &[u8], random: &mut Random) -> usize {
     let mut at = 0;
     for _ in 0..1024 {

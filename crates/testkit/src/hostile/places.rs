@@ -1,5 +1,5 @@
-//! Where the structures of a valid ext4 image are, and their checksums. Independent of the reader under test. Not here:
-//! checks, since the images are valid; the fields of structures.
+//! Where the structures of a valid ext4 image are, and their checksums. Independent of the reader
+//! under test. Not here: checks, since the images are valid; the fields of structures.
 
 use std::collections::BTreeSet;
 
@@ -187,8 +187,8 @@ impl Shape {
         finder.places
     }
 
-    /// Sets the checksum of a structure to that of its contents, on a volume that has checksums of metadata. `sound` is the
-    /// image before the damage.
+    /// Sets the checksum of a structure to that of its contents, on a volume that has checksums of
+    /// metadata. `sound` is the image before the damage.
     pub fn mend(&self, bytes: &mut [u8], sound: &[u8], place: &Place) {
         let (at, block) = (place.at, place.at / self.block * self.block);
         if place.structure == Structure::JournalSuperblock {
@@ -219,7 +219,8 @@ impl Shape {
                     set_word(bytes, at + end, sum);
                 }
             },
-            // The last eight bytes of the tail, which looks like an entry, are its type and the checksum.
+            // The last eight bytes of the tail, which looks like an entry, are its type and the
+            // checksum.
             Structure::Entry => {
                 let end = block + self.block - 12;
                 let sum = crc32c(self.of_inode(sound, place.inode), &bytes[block..end]);
@@ -294,7 +295,8 @@ impl Shape {
         }
     }
 
-    /// Mends a block of an index, whose entries begin at `start`. The checksum stays wrong if there are too many.
+    /// Mends a block of an index, whose entries begin at `start`. The checksum stays wrong if there
+    /// are too many.
     fn mend_index(&self, bytes: &mut [u8], sound: &[u8], place: &Place, start: usize) {
         let (at, seed) = (place.at, self.of_inode(sound, place.inode));
         let [limit, count] = [0, 2].map(|field| usize::from(half(bytes, at + start + field)));

@@ -1,5 +1,5 @@
-//! Damage to fields of ext4 images, with correct checksums, so that only checks of the fields find it. Not here: the use
-//! of the damaged images.
+//! Damage to fields of ext4 images, with correct checksums, so that only checks of the fields find
+//! it. Not here: the use of the damaged images.
 
 use std::ops::Range;
 

@@ -53,8 +53,9 @@ impl<S: Damageable> Subject<S> {
         &self.valid
     }
 
-    /// Damages up to three fields of the copy, and calls `run` with the copy, a description of the damage, and the rest of the
-    /// choices. Then mends the copy. Panics if `run` has left a reference to the copy.
+    /// Damages up to three fields of the copy, and calls `run` with the copy, a description of the
+    /// damage, and the rest of the choices. Then mends the copy. Panics if `run` has left a
+    /// reference to the copy.
     pub fn run<C: Choose>(&mut self, mut choose: C, run: impl FnOnce(&Arc<Vec<u8>>, String, C)) {
         let count = choose.below(DAMAGES_MAX + 1);
         let bytes = Arc::get_mut(&mut self.copy).expect("no volume is open");

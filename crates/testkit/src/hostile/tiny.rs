@@ -41,8 +41,8 @@ const fn kind(name: &'static str, block_size: u32, arguments: &'static str, end:
     TinyKind { name, format: "ext4", block_size, kibibytes: 4096, arguments, end }
 }
 
-/// The kinds. Together they have all structures that changes can meet. Where there are no checksums of metadata, damage of
-/// the log is found by checks of its contents only.
+/// The kinds. Together they have all structures that changes can meet. Where there are no checksums
+/// of metadata, damage of the log is found by checks of its contents only.
 const KINDS: &[TinyKind] = &[
     TinyKind { format: "ext2", ..kind("ext2", 1024, "", End::Close) },
     TinyKind { format: "ext3", ..kind("ext3", 1024, "-J size=1 -I 128", End::Close) },

@@ -1,5 +1,5 @@
-//! Changes of a damaged volume, and the judgement of the library's check before and after. For volumes of any format. Not
-//! here: damage, other judges.
+//! Changes of a damaged volume, and the judgement of the library's check before and after. For
+//! volumes of any format. Not here: damage, other judges.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -20,10 +20,12 @@ const CACHE_BYTES_MAX: u64 = 8 << 20;
 /// The unit in which a device over an image keeps writes.
 const UNIT_SHIFT: u32 = 12;
 
-/// The kinds of findings of the check that say nothing about changes, if there was another one before them.
+/// The kinds of findings of the check that say nothing about changes, if there was another one
+/// before them.
 const FOLLOWING: &[(&str, &[&str])] = &[
-    // What a damaged structure does not give back stays in use. The counts of groups are compared with what is in use, and
-    // those of the superblock of ext4, which become the sums of the groups' when a volume is closed.
+    // What a damaged structure does not give back stays in use. The counts of groups are compared
+    // with what is in use, and those of the superblock of ext4, which become the sums of the
+    // groups' when a volume is closed.
     (
         "",
         &[
@@ -37,19 +39,24 @@ const FOLLOWING: &[(&str, &[&str])] = &[
     ("", &["time of deletion is missing"]),
     // After a power cut, the summaries of the node logs of f2fs are made of the footers of nodes.
     ("corrupt node footer", &["corrupt summary"]),
-    // An inode that has more links than names stays without a name, and one that has more names is freed before the last one.
+    // An inode that has more links than names stays without a name, and one that has more names is
+    // freed before the last one.
     ("link count is but must be", &["name is missing", "the entry names inode which is free"]),
-    // The blocks of a truncated file that are in a damaged group, or below a damaged node, cannot be freed.
+    // The blocks of a truncated file that are in a damaged group, or below a damaged node, cannot
+    // be freed.
     ("corrupt block bitmap", &["corrupt inode at inode size is outside to"]),
     ("corrupt group descriptor", &["corrupt inode at inode size is outside to"]),
     ("corrupt extent", &["corrupt inode at inode size is outside to"]),
     // The orphan file is not read if the list is damaged.
     ("corrupt orphan list", &["corrupt orphan file"]),
-    // An address that is reserved, but not counted in its inode, is not counted when it gets a block either.
+    // An address that is reserved, but not counted in its inode, is not counted when it gets a
+    // block either.
     ("block count is but must be", &["blocks in use is but must be"]),
-    // The counts of a checkpoint are compared with what is in use, and a block that is marked free is not freed again.
+    // The counts of a checkpoint are compared with what is in use, and a block that is marked free
+    // is not freed again.
     ("in use but marked", &["blocks in use is but must be"]),
-    // A block of two owners, or one that is in use and can be allocated, has the contents that the last write gave it.
+    // A block of two owners, or one that is in use and can be allocated, has the contents that the
+    // last write gave it.
     ("used more than once", SHARED),
     ("in use but marked free", SHARED),
     // Such a block is freed with one of the owners.
@@ -67,8 +74,8 @@ const SHARED: &[&str] = &[
     "name of a directory",
 ];
 
-/// The parts of findings after which a change of a file may overwrite another one: blocks of two owners, and blocks or inodes
-/// that are in use and can be allocated.
+/// The parts of findings after which a change of a file may overwrite another one: blocks of two
+/// owners, and blocks or inodes that are in use and can be allocated.
 const MAY_LOSE: &[&str] = &["used more than once", "marked free", "the volume's own metadata"];
 
 /// Returns a device with `image`, which keeps writes to itself.
@@ -78,7 +85,8 @@ pub fn over(image: &Arc<Vec<u8>>) -> SharedDevice {
     Arc::new(OverlayDevice::new(base, unit, WRITTEN_BYTES_MAX))
 }
 
-/// Returns the findings of the check, after recovery in memory, and the files, or `None` if the volume is refused.
+/// Returns the findings of the check, after recovery in memory, and the files, or `None` if the
+/// volume is refused.
 fn read(device: &SharedDevice) -> Option<(Vec<String>, Files)> {
     let mut options = VolumeOptions::new();
     options.cache_bytes_max(CACHE_BYTES_MAX);
@@ -135,8 +143,8 @@ impl Outcome {
         self.before.as_ref().is_some_and(Vec::is_empty)
     }
 
-    /// Returns the findings that changes have caused, and the files that they have lost. Of a volume that was not sound before,
-    /// the findings are the kinds that it did not have.
+    /// Returns the findings that changes have caused, and the files that they have lost. Of a
+    /// volume that was not sound before, the findings are the kinds that it did not have.
     pub fn new_findings(&self) -> Vec<String> {
         let Some(before) = self.before.as_ref().filter(|_| self.made.is_some()) else {
             return Vec::new();
@@ -160,8 +168,8 @@ impl Outcome {
     }
 }
 
-/// Returns the inputs that the fuzzer has kept for `target`, with their names, if `BIFOLIO_FUZZ_CORPUS` is the folder of its
-/// corpora.
+/// Returns the inputs that the fuzzer has kept for `target`, with their names, if
+/// `BIFOLIO_FUZZ_CORPUS` is the folder of its corpora.
 pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = std::env::var_os("BIFOLIO_FUZZ_CORPUS").map(|all| Path::new(&all).join(target));
     let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
@@ -185,8 +193,8 @@ pub fn kinds<'a>(complaints: impl Iterator<Item = &'a str>) -> BTreeSet<String> 
 
 /// Returns the kinds of complaints in `after` that changes have caused.
 ///
-/// `hidden` lists kinds that say nothing about changes if `before` has another one, of which they follow. The empty string
-/// stands for any other kind.
+/// `hidden` lists kinds that say nothing about changes if `before` has another one, of which they
+/// follow. The empty string stands for any other kind.
 pub fn new_kinds<'a>(
     before: &'a BTreeSet<String>,
     after: &'a BTreeSet<String>,

@@ -1,5 +1,5 @@
-//! Encrypted files: policies of each kind, their master key, and the ioctls that add the key to a mounted volume and set
-//! the policy of a directory.
+//! Encrypted files: policies of each kind, their master key, and the ioctls that add the key to a
+//! mounted volume and set the policy of a directory.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,7 +11,8 @@ use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 
 use crate::must;
 
-/// The master key of all policies. Its halves differ, as XTS requires of keys of policies of version 1.
+/// The master key of all policies. Its halves differ, as XTS requires of keys of policies of
+/// version 1.
 pub const MASTER_KEY: [u8; 64] =
     *b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-";
 
@@ -34,7 +35,8 @@ pub fn add_master_keys(top: &Path) {
     }
 }
 
-/// Returns policies of all kinds that need no ciphers besides AES in the modes XTS and CTS, with names.
+/// Returns policies of all kinds that need no ciphers besides AES in the modes XTS and CTS, with
+/// names.
 pub fn policies() -> Vec<(&'static str, Policy)> {
     let identifier = must(Keys::default().add(&MASTER_KEY), "the master key");
     let policy = |key, iv, name_padding, log2_data_unit_size| Policy {
@@ -60,7 +62,8 @@ pub fn policy(name: &str) -> Policy {
     found.unwrap_or_else(|| panic!("no policy {name}")).1
 }
 
-/// Returns policies with other ciphers, with names. Few kernels have all of these. Debian's have no HCTR2.
+/// Returns policies with other ciphers, with names. Few kernels have all of these. Debian's have no
+/// HCTR2.
 pub fn rare_policies() -> Vec<(&'static str, Policy)> {
     let identifier = must(Keys::default().add(&MASTER_KEY), "the master key");
     let descriptor = KeyId::Descriptor(DESCRIPTOR);
@@ -110,8 +113,9 @@ struct AddKey {
     raw: [u8; 64],
 }
 
-/// Adds the master key `raw`, at most 64 bytes, to the volume of `file`, for policies of version 1 if it has a
-/// descriptor, and else of version 2. Returns the identifier, which starts with the descriptor if there is one.
+/// Adds the master key `raw`, at most 64 bytes, to the volume of `file`, for policies of version 1
+/// if it has a descriptor, and else of version 2. Returns the identifier, which starts with the
+/// descriptor if there is one.
 fn add_encryption_key(
     file: impl AsFd,
     descriptor: Option<[u8; 8]>,
@@ -129,8 +133,8 @@ fn add_encryption_key(
     };
     request.name[..8].copy_from_slice(&descriptor.unwrap_or_default());
     request.raw[..raw.len()].copy_from_slice(raw);
-    // SAFETY: FS_IOC_ADD_ENCRYPTION_KEY reads and fills a `struct fscrypt_add_key_arg`, and reads the `raw_bytes` bytes
-    // after it, which are at most those of `raw`.
+    // SAFETY: FS_IOC_ADD_ENCRYPTION_KEY reads and fills a `struct fscrypt_add_key_arg`, and reads
+    // the `raw_bytes` bytes after it, which are at most those of `raw`.
     unsafe { ioctl(file, Updater::<OPCODE, AddKey>::new(&mut request))? };
     let (identifier, _) = request.name.split_at(16);
     Ok(identifier.try_into().expect("16 bytes"))
@@ -148,6 +152,7 @@ pub fn set_encryption_policy(directory: impl AsFd, policy: &Policy) -> Result<()
     request[..stored.len()].copy_from_slice(stored);
     // The versions of policies are 0 and 2, those of contexts 1 and 2.
     request[0] &= 2;
-    // SAFETY: FS_IOC_SET_ENCRYPTION_POLICY reads at most the 24 bytes of a `struct fscrypt_policy_v2`.
+    // SAFETY: FS_IOC_SET_ENCRYPTION_POLICY reads at most the 24 bytes of a
+    // `struct fscrypt_policy_v2`.
     unsafe { ioctl(directory, Setter::<OPCODE, [u8; 24]>::new(request)) }
 }

@@ -1,5 +1,5 @@
-//! Empty volumes of each format, and judges of them, for tests that are the same for all formats. Not here: the kinds of
-//! images with more features ([`Kind`](crate::Kind), [`f2fs::Kind`]).
+//! Empty volumes of each format, and judges of them, for tests that are the same for all formats.
+//! Not here: the kinds of images with more features ([`Kind`](crate::Kind), [`f2fs::Kind`]).
 
 use std::path::Path;
 use std::process::Command;
@@ -38,8 +38,8 @@ impl Format {
         }
     }
 
-    /// Checks a volume that was closed by the format's own program, and the library for f2fs. No program reads f2fs with
-    /// blocks of 16 KiB.
+    /// Checks a volume that was closed by the format's own program, and the library for f2fs. No
+    /// program reads f2fs with blocks of 16 KiB.
     #[track_caller]
     pub fn check(self, image: &Path) {
         match self {
@@ -49,8 +49,8 @@ impl Format {
         }
     }
 
-    /// Recovers a volume that was not closed: by e2fsck, or for f2fs by the library, which also checks the last checkpoint.
-    /// Checks the result.
+    /// Recovers a volume that was not closed: by e2fsck, or for f2fs by the library, which also
+    /// checks the last checkpoint. Checks the result.
     #[track_caller]
     pub fn recover(self, image: &Path) {
         match self {

@@ -21,7 +21,8 @@ pub struct Mke2fs {
 }
 
 impl Mke2fs {
-    /// Returns options for an image of 512 MiB (more with large blocks) with the defaults of mke2fs.
+    /// Returns options for an image of 512 MiB (more with large blocks) with the defaults of
+    /// mke2fs.
     pub fn new(format: &'static str, block_size: u32) -> Self {
         let size = (512 << 20).max(u64::from(block_size) * 32_768);
         Self { format, block_size, size, arguments: String::new() }
@@ -34,7 +35,8 @@ impl Mke2fs {
         self
     }
 
-    /// Creates the image as a sparse file, with the contents of the folder `source` if there is one.
+    /// Creates the image as a sparse file, with the contents of the folder `source` if there is
+    /// one.
     pub fn make(&self, image: &Path, source: Option<&Path>) {
         let file = must(File::create(image), image.display());
         must(file.set_len(self.size), image.display());

@@ -1,6 +1,6 @@
-//! Logs of writes to a device, in the format of the kernel's device-mapper target log-writes, which qemu writes as well.
-//! Source: kernel documentation, `admin-guide/device-mapper/log-writes.rst`, and the layout that qemu documents for its
-//! filter blklogwrites.
+//! Logs of writes to a device, in the format of the kernel's device-mapper target log-writes, which
+//! qemu writes as well. Source: kernel documentation, `admin-guide/device-mapper/log-writes.rst`,
+//! and the layout that qemu documents for its filter blklogwrites.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -107,8 +107,9 @@ pub fn replay(entries: &[Logged], device: &SharedDevice) {
     }
 }
 
-/// Writes a recording as a log. Each of `marks`, which are in the order of their points, comes after what is certain at its
-/// point. A write of a part of a sector is logged with the rest of the sector as it was.
+/// Writes a recording as a log. Each of `marks`, which are in the order of their points, comes
+/// after what is certain at its point. A write of a part of a sector is logged with the rest of the
+/// sector as it was.
 ///
 /// # Panics
 ///

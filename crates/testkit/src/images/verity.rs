@@ -1,5 +1,6 @@
-//! Damage of files with fs-verity: single bits of the data, of each level of the Merkle tree, and of the descriptor
-//! change on the device, and only the blocks below them become unreadable, in each way to read them.
+//! Damage of files with fs-verity: single bits of the data, of each level of the Merkle tree, and
+//! of the descriptor change on the device, and only the blocks below them become unreadable, in
+//! each way to read them.
 
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -54,8 +55,8 @@ struct Verified<'a> {
     contents: Vec<u8>,
 }
 
-/// Checks a file `name` of a volume in `image`, whose tree has SHA-256 and blocks of 4096 bytes, as those of the volume.
-/// The image does not change.
+/// Checks a file `name` of a volume in `image`, whose tree has SHA-256 and blocks of 4096 bytes, as
+/// those of the volume. The image does not change.
 pub fn check_damage(image: &Path, options: &VolumeOptions, name: &str) {
     let base = must(device::open(image, OpenDevice::default()), image.display());
     let block_size = must(BlockSize::from_bytes(BLOCK as u64).ok_or("a block size"), name);
@@ -127,8 +128,8 @@ impl Verified<'_> {
         self.check(Some(start + 16), 0..blocks, "descriptor");
     }
 
-    /// Checks that with one bit changed in byte `at` of the file, the blocks in `bad` cannot be read. If the file's data
-    /// is in clusters, all blocks of a cluster share the fate of its data.
+    /// Checks that with one bit changed in byte `at` of the file, the blocks in `bad` cannot be
+    /// read. If the file's data is in clusters, all blocks of a cluster share the fate of its data.
     fn check(&self, at: Option<u64>, bad: Range<u64>, what: &str) {
         let mut bad = bad;
         let changed = at.map(|at| {
@@ -171,8 +172,8 @@ impl Verified<'_> {
         must(self.device.write_at(start, &block), self.name);
     }
 
-    /// Returns the byte of the device with byte `at` of the file. For a compressed cluster, returns a byte of its data,
-    /// and the bytes of the file.
+    /// Returns the byte of the device with byte `at` of the file. For a compressed cluster, returns
+    /// a byte of its data, and the bytes of the file.
     fn locate(&self, at: u64) -> (DeviceOffset, Option<Range<u64>>) {
         let extent = self
             .extents

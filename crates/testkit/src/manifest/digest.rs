@@ -14,11 +14,11 @@ static ZEROES: [u8; PIECE as usize] = [0; PIECE as usize];
 /// Larger files are read only where they may have data.
 const READ_WHOLE_MAX: u64 = 64 << 20;
 
-/// Returns the XXH64, in hexadecimal, of the offset and contents of all pieces that are not all zero. An emulated
-/// processor takes much longer for a cryptographic hash, or for one that needs its vector instructions.
-/// Two files of one size have the same digest if their contents are equal, even if their
-/// holes differ. `read` fills its buffer from an offset. `data` are the ranges that may have data; the rest of a
-/// large file is assumed to be zeroes.
+/// Returns the XXH64, in hexadecimal, of the offset and contents of all pieces that are not all
+/// zero. An emulated processor takes much longer for a cryptographic hash, or for one that needs
+/// its vector instructions. Two files of one size have the same digest if their contents are equal,
+/// even if their holes differ. `read` fills its buffer from an offset. `data` are the ranges that
+/// may have data; the rest of a large file is assumed to be zeroes.
 pub fn digest(size: u64, data: &[Range<u64>], mut read: impl FnMut(u64, &mut [u8])) -> String {
     let mut hasher = XxHash64::with_seed(0);
     let mut buffer = vec![0; PIECE.min(size) as usize];

@@ -159,8 +159,8 @@ fn add_facts_of_open(path: &Path, stat: &Statx, add: &mut impl FnMut(&str, Strin
     if let Ok(project) = ioctl::project(&file) {
         add("project", project.to_string());
     }
-    // f2fs looks for each block of an empty file that is not inline, as no encrypted file is, and compares the checksum of
-    // its inode each time, which takes an emulated processor 20 ms.
+    // f2fs looks for each block of an empty file that is not inline, as no encrypted file is, and
+    // compares the checksum of its inode each time, which takes an emulated processor 20 ms.
     let is_encrypted = flags.is_ok_and(|flags| flags.bits() & ENCRYPTED != 0);
     let has_no_blocks = is_encrypted && stat.stx_size == 0 && stat.stx_blocks == 0;
     let extents = if has_no_blocks { Ok(Vec::new()) } else { ioctl::fiemap(&file) };
@@ -199,9 +199,9 @@ impl From<&FiemapExtent> for Extent {
     }
 }
 
-/// Returns the first `ranges_max` ranges between holes, as SEEK_DATA and SEEK_HOLE find them. Up to 7.2, Linux fails with ENOENT past
-/// the end of inline data that is shorter than its file. It also finds blocks of f2fs past the end of the file, if the same
-/// node has them.
+/// Returns the first `ranges_max` ranges between holes, as SEEK_DATA and SEEK_HOLE find them. Up to
+/// 7.2, Linux fails with ENOENT past the end of inline data that is shorter than its file. It also
+/// finds blocks of f2fs past the end of the file, if the same node has them.
 pub fn data_ranges(file: &File, size: u64, ranges_max: usize) -> Result<Vec<Range<u64>>, Errno> {
     let mut ranges = Vec::new();
     let mut at = 0;
@@ -217,7 +217,8 @@ pub fn data_ranges(file: &File, size: u64, ranges_max: usize) -> Result<Vec<Rang
     Ok(ranges)
 }
 
-/// Returns the names and values of a file's attributes. `None` if the list is damaged. `buffer` has [`XATTR_BYTES_MAX`] bytes.
+/// Returns the names and values of a file's attributes. `None` if the list is damaged. `buffer` has
+/// [`XATTR_BYTES_MAX`] bytes.
 fn xattrs(path: &Path, buffer: &mut [u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let names = match rustix::fs::llistxattr(path, &mut *buffer) {
         // The file system does not support attributes.

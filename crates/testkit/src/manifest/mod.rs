@@ -1,5 +1,5 @@
-//! Manifests: descriptions of trees of files as text facts, and their comparison. Two readers of one image must have
-//! equal manifests. Not here: reading the facts (`host`, `volume`).
+//! Manifests: descriptions of trees of files as text facts, and their comparison. Two readers of
+//! one image must have equal manifests. Not here: reading the facts (`host`, `volume`).
 
 pub(crate) mod digest;
 pub(crate) mod host;
@@ -19,8 +19,8 @@ const CONTEXT: usize = 80;
 /// Facts about one name: values by fact.
 pub(crate) type Facts = BTreeMap<String, String>;
 
-/// The facts about all names of a tree. Names are paths from the top, or "." for the top itself, with
-/// unprintable bytes escaped.
+/// The facts about all names of a tree. Names are paths from the top, or "." for the top itself,
+/// with unprintable bytes escaped.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Manifest {
     entries: BTreeMap<String, Facts>,
@@ -56,8 +56,8 @@ impl Manifest {
             .count()
     }
 
-    /// Replaces each value by `change(name, mode, fact, value)`, or removes the fact if that is `None`. The mode is
-    /// that of the name, in octal with its type.
+    /// Replaces each value by `change(name, mode, fact, value)`, or removes the fact if that is
+    /// `None`. The mode is that of the name, in octal with its type.
     pub fn map(mut self, change: impl Fn(&str, &str, &str, &str) -> Option<String>) -> Self {
         for (name, facts) in &mut self.entries {
             let mode = facts.get("mode").cloned().unwrap_or_default();
@@ -174,7 +174,8 @@ pub(crate) struct Extent {
     pub(crate) unwritten: bool,
 }
 
-/// Returns extents as text. Joins adjacent ones first, since readers may split runs at different positions.
+/// Returns extents as text. Joins adjacent ones first, since readers may split runs at different
+/// positions.
 pub(crate) fn extents_text(extents: &[Extent]) -> String {
     let mut joined: Vec<Extent> = Vec::new();
     for extent in extents {

@@ -421,7 +421,8 @@ impl Data for MemoryInode {
         let size = inodes[&self.number].attributes.size;
         drop(inodes);
         let (device, end_io) = (Arc::clone(&self.disk.device), Arc::clone(end_io));
-        // A separate value for the data, which does not take part in the checks of concurrent calls.
+        // A separate value for the data, which does not take part in the checks of concurrent
+        // calls.
         let data = Arc::new(Self::new(&self.disk, self.number, 0));
         Ok(Some(WritableFile::new(mapping, data, device, end_io, size, options)))
     }

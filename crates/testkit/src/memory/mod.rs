@@ -1,7 +1,8 @@
-//! A writable file system in memory. It panics if its caller breaks the rules of the traits of `fs`:
-//! for locks, for loading each inode once, and for releasing inodes.
+//! A writable file system in memory. It panics if its caller breaks the rules of the traits of
+//! `fs`: for locks, for loading each inode once, and for releasing inodes.
 //!
-//! Each inode has a few blocks of the device for its data. Their written state and all metadata are in memory.
+//! Each inode has a few blocks of the device for its data. Their written state and all metadata are
+//! in memory.
 
 mod inode;
 pub mod toy;

@@ -1,5 +1,5 @@
-//! A read-only file system without a format, whose inodes a test lists, for tests of the code above the traits of
-//! `fs`. Not here: writing.
+//! A read-only file system without a format, whose inodes a test lists, for tests of the code above
+//! the traits of `fs`. Not here: writing.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -31,7 +31,8 @@ const CACHE_BYTES_MAX: u64 = 4 << 20;
 /// The type and the contents of an inode.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// A directory: names and inode numbers, in the order of listings. "." and ".." are ordinary names here.
+    /// A directory: names and inode numbers, in the order of listings. "." and ".." are ordinary
+    /// names here.
     Directory(Vec<(Vec<u8>, u64)>),
     /// A symbolic link with this target.
     Symlink(Vec<u8>),
@@ -108,7 +109,8 @@ pub struct Toy {
 }
 
 impl Toy {
-    /// Creates a file system with these inodes, including [`ROOT`], on a device with the contents `data`.
+    /// Creates a file system with these inodes, including [`ROOT`], on a device with the contents
+    /// `data`.
     pub fn new(data: Vec<u8>, inodes: impl IntoIterator<Item = (u64, Content)>) -> Arc<Self> {
         Arc::new(Self {
             inodes: inodes.into_iter().collect(),

@@ -317,7 +317,8 @@ impl<C: Choose> Changer<C> {
         }
     }
 
-    /// Makes random changes, removes all files, and closes the volume. Returns the number of successful changes.
+    /// Makes random changes, removes all files, and closes the volume. Returns the number of
+    /// successful changes.
     pub fn run(self) -> u64 {
         self.change_some(CHANGES).remove_all().close().0
     }
@@ -357,7 +358,8 @@ impl<C: Choose> Changer<C> {
         &self.touched
     }
 
-    /// Closes the volume. Returns the number of successful changes, and the first error of the last sync and of closing.
+    /// Closes the volume. Returns the number of successful changes, and the first error of the last
+    /// sync and of closing.
     pub fn close(mut self) -> (u64, Result<()>) {
         self.open.clear();
         self.directories.clear();

@@ -1,7 +1,8 @@
 //! Support for random operations on files that are compared with models. Not here: the operations.
 //!
-//! `BIFOLIO_EXERCISE_OPERATIONS` is the number of operations of a run, and `BIFOLIO_EXERCISE_SEED` chooses
-//! them. A failure prints its seed, with which the run can be repeated, except for the times of background writeback.
+//! `BIFOLIO_EXERCISE_OPERATIONS` is the number of operations of a run, and `BIFOLIO_EXERCISE_SEED`
+//! chooses them. A failure prints its seed, with which the run can be repeated, except for the
+//! times of background writeback.
 #![allow(clippy::print_stderr, reason = "a run that fails prints its last operations")]
 
 use std::collections::VecDeque;
@@ -13,8 +14,8 @@ use crate::host::environment::number;
 /// The number of last operations that are printed if a run fails.
 const PRINTED: usize = 24;
 
-/// A run of random operations on one kind of volume. Prints its seed and the last operations if it is dropped in a
-/// panic.
+/// A run of random operations on one kind of volume. Prints its seed and the last operations if it
+/// is dropped in a panic.
 #[derive(Debug)]
 pub struct Run {
     kind: String,
@@ -27,8 +28,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns a run of `operations` operations, or of the number in the environment. Runs with different `salt`s
-    /// choose different operations.
+    /// Returns a run of `operations` operations, or of the number in the environment. Runs with
+    /// different `salt`s choose different operations.
     pub fn new(kind: String, salt: u64, operations: u64) -> Self {
         let operations = number("BIFOLIO_EXERCISE_OPERATIONS").unwrap_or(operations);
         let seed = number("BIFOLIO_EXERCISE_SEED").unwrap_or(1);
@@ -63,7 +64,8 @@ impl Run {
         unreachable!("the number is less than the sum of all shares")
     }
 
-    /// Chooses a range of bytes below `size_max`, which usually begins within a file of `size` bytes.
+    /// Chooses a range of bytes below `size_max`, which usually begins within a file of `size`
+    /// bytes.
     pub fn choose_range(&mut self, size: u64, size_max: u64) -> Range<u64> {
         let random = &mut self.random;
         let reach = if random.below(4) == 0 { size_max } else { size.clamp(1, size_max) };
@@ -132,8 +134,8 @@ impl Model {
         }
     }
 
-    /// Panics unless all reported holes in `range` have zeroes. `data` and `hole` find the next data and the next hole
-    /// from a byte on. There may be no more data.
+    /// Panics unless all reported holes in `range` have zeroes. `data` and `hole` find the next
+    /// data and the next hole from a byte on. There may be no more data.
     pub fn check_holes(
         &self,
         range: &Range<u64>,

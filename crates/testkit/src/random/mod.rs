@@ -67,8 +67,8 @@ impl Choose for Random {
     }
 }
 
-/// The bytes of a fuzzer's input. Each choice takes as many as it needs, so that a small change of the input changes few
-/// choices. After the last byte, all numbers are zero.
+/// The bytes of a fuzzer's input. Each choice takes as many as it needs, so that a small change of
+/// the input changes few choices. After the last byte, all numbers are zero.
 #[derive(Clone, Debug)]
 pub struct InputBytes<'a>(pub &'a [u8]);
 

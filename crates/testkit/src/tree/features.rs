@@ -156,7 +156,8 @@ fn verify(path: &Path, options: &TreeOptions) {
     must(ioctl::enable_verity(&file, options.block_size.min(4096)), path.display());
 }
 
-/// Creates encrypted folders, one for each policy of guests. One of them has files with all other features, too.
+/// Creates encrypted folders, one for each policy of guests. One of them has files with all other
+/// features, too.
 fn encrypted(top: &Path, options: &TreeOptions) {
     encryption::add_master_keys(top);
     let policies = encryption::policies().into_iter().chain(encryption::rare_policies());

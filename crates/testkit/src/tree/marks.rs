@@ -34,7 +34,8 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     must(set, format_args!("{}: {name}, {} bytes", path.display(), value.len()));
 }
 
-/// Creates extended attributes of all namespaces and sizes, on all types of inodes that may have them.
+/// Creates extended attributes of all namespaces and sizes, on all types of inodes that may have
+/// them.
 pub(super) fn xattrs(top: &Path, options: &TreeOptions) {
     let file = |name: &str| {
         let path = top.join(name);
@@ -91,7 +92,8 @@ const OTHER: u16 = 0x20;
 /// The id of ACL entries without one.
 const NO_ID: u32 = u32::MAX;
 
-/// Returns a POSIX ACL in the format of setxattr(2): version 2, then tag, permissions and id of each entry.
+/// Returns a POSIX ACL in the format of setxattr(2): version 2, then tag, permissions and id of
+/// each entry.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -167,8 +169,8 @@ pub(super) fn times(top: &Path) {
     }
 }
 
-/// Sets the inode flags that programs can set. This is the last part of the tree, since some flags forbid further
-/// changes.
+/// Sets the inode flags that programs can set. This is the last part of the tree, since some flags
+/// forbid further changes.
 pub(super) fn flags(top: &Path) {
     let flags = [
         ("nodump", IFlags::NODUMP),
@@ -198,7 +200,8 @@ pub(super) fn projects(top: &Path) {
     }
 }
 
-/// Sets flags, if the file system supports them. tmpfs, which may contain a source tree, does not support all.
+/// Sets flags, if the file system supports them. tmpfs, which may contain a source tree, does not
+/// support all.
 fn set_flags(file: &File, flags: IFlags, what: &str) {
     match rustix::fs::ioctl_setflags(file, flags) {
         Err(rustix::io::Errno::OPNOTSUPP) => {}

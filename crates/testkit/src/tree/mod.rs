@@ -53,7 +53,8 @@ impl TreeOptions {
             block_size,
             preallocate: true,
             xattr_bytes_max: block_size as usize - 128,
-            // One block less than 2^32, since some tools cannot address the last byte of the last block.
+            // One block less than 2^32, since some tools cannot address the last byte of the last
+            // block.
             file_size_max: (size << 32) - size,
             flags: true,
             projects: false,
@@ -92,8 +93,8 @@ pub fn populate(top: &Path, options: &TreeOptions) {
     }
 }
 
-/// Fills the folder `top` like [`populate`], but only with files that a program can copy by reading them: without
-/// large holes, preallocation, attributes and special files.
+/// Fills the folder `top` like [`populate`], but only with files that a program can copy by reading
+/// them: without large holes, preallocation, attributes and special files.
 pub fn populate_for_copy(top: &Path, options: &TreeOptions) {
     data::sizes(&folder(top, "sizes"), options);
     names::names(&folder(top, "names"));

@@ -11,9 +11,10 @@ pub struct Source {
 }
 
 impl Source {
-    /// Fills a folder with files that all formats of the ext family support with blocks of `block_size`, and that
-    /// `mke2fs -d` copies. The folder is in a separate file system with an image in `scratch`, since some file systems
-    /// in /tmp have no extended attributes. The caller has called [`private_mounts`](crate::private_mounts).
+    /// Fills a folder with files that all formats of the ext family support with blocks of
+    /// `block_size`, and that `mke2fs -d` copies. The folder is in a separate file system with an
+    /// image in `scratch`, since some file systems in /tmp have no extended attributes. The caller
+    /// has called [`private_mounts`](crate::private_mounts).
     pub fn new(scratch: &Path, block_size: u32) -> Self {
         let image = scratch.join("source");
         Mke2fs::new("ext4", 4096).make(&image, None);

@@ -1,5 +1,5 @@
-//! Changes of a tree that a kernel and this library make to one volume in turns, with the same kinds of steps.
-//! The result is compared with that of the running kernel on another volume.
+//! Changes of a tree that a kernel and this library make to one volume in turns, with the same
+//! kinds of steps. The result is compared with that of the running kernel on another volume.
 
 mod on_host;
 mod on_volume;
@@ -49,7 +49,8 @@ pub enum Step {
     Allocate(String, u64, u64),
     /// Makes a range, given by offset and length, a hole.
     Punch(String, u64, u64),
-    /// Removes a range of whole blocks, given by offset and length, from a file. The rest moves there.
+    /// Removes a range of whole blocks, given by offset and length, from a file. The rest moves
+    /// there.
     Collapse(String, u64, u64),
     /// Adds a name to a file.
     Link(String, String),

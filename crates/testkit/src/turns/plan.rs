@@ -1,5 +1,5 @@
-//! The choice of the steps of each turn: files with different representations in the format, which are changed one turn
-//! later, and random steps on all files of earlier random steps.
+//! The choice of the steps of each turn: files with different representations in the format, which
+//! are changed one turn later, and random steps on all files of earlier random steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,8 @@ const FAR: u64 = 1 << 40;
 pub struct Turn {
     /// The steps before the sync. They are durable if the turn is interrupted later.
     pub synced: Vec<Step>,
-    /// The steps after the sync, in [`UNSYNCED`]. If the turn is interrupted then, some of them may be lost.
+    /// The steps after the sync, in [`UNSYNCED`]. If the turn is interrupted then, some of them may
+    /// be lost.
     pub after: Vec<Step>,
 }
 
@@ -329,9 +330,10 @@ impl Plan {
 
     fn random_step(&mut self, by_kernel: bool) {
         let block = self.block();
-        // If data is inline, preallocation and punching in Linux up to 7.2 move it to a block through the
-        // journal. The block is not revoked when it is freed, so the journal may write the old data over the
-        // data of the next file in this block. (Other steps use files that are too large for inline data.)
+        // If data is inline, preallocation and punching in Linux up to 7.2 move it to a block
+        // through the journal. The block is not revoked when it is freed, so the journal may write
+        // the old data over the data of the next file in this block. (Other steps use files that
+        // are too large for inline data.)
         let preallocate = by_kernel && self.options.preallocate && !self.options.inline_data;
         let which = self.random.below(100);
         let path = match which {
@@ -356,8 +358,8 @@ impl Plan {
                 let length = 1 + self.random.below(100) as usize;
                 self.steps.push(Step::Symlink(path, length));
             }
-            // Linux up to 7.2 loses writes to the first page of a file that was extended while its data was
-            // inline.
+            // Linux up to 7.2 loses writes to the first page of a file that was extended while its
+            // data was inline.
             20..=45 if by_kernel && self.grown.contains(&self.files[&path]) => {}
             20..=34 => self.write(path, at, length),
             35..=45 => self.append(path, length),

@@ -1,4 +1,5 @@
-//! Copies from one file to another through the cache. Not here: shared blocks, which no format supports.
+//! Copies from one file to another through the cache. Not here: shared blocks, which no format
+//! supports.
 
 use std::sync::Arc;
 
@@ -14,11 +15,13 @@ const PART_BYTES: usize = 1 << 20;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 impl File {
-    /// Copies `length` bytes from byte `from` to byte `at` of `target`, or fewer if this file ends earlier. Returns the
-    /// number of bytes copied. A hole stays a hole where the target has no data.
+    /// Copies `length` bytes from byte `from` to byte `at` of `target`, or fewer if this file ends
+    /// earlier. Returns the number of bytes copied. A hole stays a hole where the target has no
+    /// data.
     ///
-    /// The files are not locked between parts: a concurrent write may be copied in part. If an error occurs after some
-    /// bytes were copied, the next call reports it. The copy is as durable as writes to `target`.
+    /// The files are not locked between parts: a concurrent write may be copied in part. If an
+    /// error occurs after some bytes were copied, the next call reports it. The copy is as durable
+    /// as writes to `target`.
     pub fn copy_to(
         &self,
         from: FileOffset,
@@ -79,8 +82,8 @@ impl File {
         Ok(written.end - written.start)
     }
 
-    /// Makes up to `length` bytes from `at` on read as zeroes. Extends the file if it ends before. Returns the number
-    /// of bytes.
+    /// Makes up to `length` bytes from `at` on read as zeroes. Extends the file if it ends before.
+    /// Returns the number of bytes.
     fn clear(&self, at: FileOffset, length: u64, privileges: Privileges) -> Result<u64> {
         let data = match self.seek_data(at) {
             Ok(data) => data.0 - at.0,

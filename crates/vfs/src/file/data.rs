@@ -1,5 +1,5 @@
-//! Writes of a file's data: to the cache, to the device, and durably. Not here: reads (`mod.rs`), and
-//! background writeback (`writeback/flusher.rs`).
+//! Writes of a file's data: to the cache, to the device, and durably. Not here: reads (`mod.rs`),
+//! and background writeback (`writeback/flusher.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,16 +35,17 @@ impl Node {
         writeback.filter(|writeback| !writeback.is_closed()).ok_or(Error::ReadOnly)
     }
 
-    /// Adds this node to those with changes to write back. The caller holds the node's lock since before the change, and
-    /// has called [`writeback`](Self::writeback) under it. A volume that is being closed waits for the lock.
+    /// Adds this node to those with changes to write back. The caller holds the node's lock since
+    /// before the change, and has called [`writeback`](Self::writeback) under it. A volume that is
+    /// being closed waits for the lock.
     pub(crate) fn note_change(self: &Arc<Self>) {
         if let Some(writeback) = &self.volume().writeback {
             writeback.note(self);
         }
     }
 
-    /// Writes `data`. `only_adds` is the append mode of the open file. Returns the range that was written. It is
-    /// shorter than `data` only after an error, which the next write reports.
+    /// Writes `data`. `only_adds` is the append mode of the open file. Returns the range that was
+    /// written. It is shorter than `data` only after an error, which the next write reports.
     pub(crate) fn write(
         self: &Arc<Self>,
         at: WriteAt,
@@ -56,7 +57,8 @@ impl Node {
         let writeback = self.writeback()?;
         self.volume().begin_change()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
-        // The first part waits without the lock, so that readers do not wait. Later parts wait with it.
+        // The first part waits without the lock, so that readers do not wait. Later parts wait with
+        // it.
         writeback.throttle(self, caching)?;
         let mut state = self.lock();
         let from_cache = matches!(at, WriteAt::FromCache { .. });
@@ -71,8 +73,9 @@ impl Node {
         Ok(at.0..at.0 + written as u64)
     }
 
-    /// Returns the part of `data` that fits below the maximum size. Fails if the file may not be written at byte `at`.
-    /// `only_adds` is the append mode of the open file. The caller holds the lock.
+    /// Returns the part of `data` that fits below the maximum size. Fails if the file may not be
+    /// written at byte `at`. `only_adds` is the append mode of the open file. The caller holds the
+    /// lock.
     pub(crate) fn admit_write<'d>(
         &self,
         at: FileOffset,
@@ -84,8 +87,8 @@ impl Node {
         if room == 0 && !data.is_empty() {
             return Err(Error::FileTooLarge);
         }
-        // A file that was opened before it became append-only can still be appended to. Data from another cache was
-        // written before the flags were set.
+        // A file that was opened before it became append-only can still be appended to. Data from
+        // another cache was written before the flags were set.
         if !from_cache {
             if only_adds && at.0 < self.attributes().size {
                 rights::may_overwrite(&self.attributes())?;
@@ -97,7 +100,8 @@ impl Node {
         Ok(&data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))])
     }
 
-    /// Writes admitted data into the cache. Returns the number of bytes. The caller holds the lock of `state`.
+    /// Writes admitted data into the cache. Returns the number of bytes. The caller holds the lock
+    /// of `state`.
     pub(crate) fn write_parts(
         self: &Arc<Self>,
         file: &Arc<WritableFile>,
@@ -123,7 +127,8 @@ impl Node {
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             };
-            // First: code that removes clean inodes from the dirty ones checks the times again after that.
+            // First: code that removes clean inodes from the dirty ones checks the times again
+            // after that.
             if !keeps_times {
                 self.inode().note_modified(last_tick());
             }
@@ -204,7 +209,8 @@ impl Node {
         }
         // A truncation frees the blocks past the new end. An extension keeps preallocated blocks.
         if let Err(error) = self.inode().set_size(size, size > before, now()) {
-            // Readers must not see a size that the format does not have, nor data that later appears behind its size.
+            // Readers must not see a size that the format does not have, nor data that later
+            // appears behind its size.
             let known = self.inode().attributes().size;
             match file {
                 Some(file) if size > before => {
@@ -234,9 +240,10 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the inode, and its data in `range`, durable. With `data_only`, makes attributes durable only if reading
-    /// the data needs them. Errors: also a writeback error, once for each `cursor`; `Interrupted` if this thread's
-    /// request was cancelled, when writeback errors stay unreported.
+    /// Makes the inode, and its data in `range`, durable. With `data_only`, makes attributes
+    /// durable only if reading the data needs them. Errors: also a writeback error, once for each
+    /// `cursor`; `Interrupted` if this thread's request was cancelled, when writeback errors stay
+    /// unreported.
     pub(crate) fn sync_with(
         &self,
         range: Range<u64>,
@@ -278,8 +285,8 @@ impl Node {
         self.writable.get().map(|file| file.errors().cursor()).unwrap_or_default()
     }
 
-    /// Returns the end of the range to write back: the size now. A file that grows concurrently does not prolong the
-    /// writeback.
+    /// Returns the end of the range to write back: the size now. A file that grows concurrently
+    /// does not prolong the writeback.
     pub(crate) fn end_to_write_back(&self) -> u64 {
         self.writable.get().map_or(0, |file| file.size())
     }
@@ -291,7 +298,8 @@ impl Node {
         }
     }
 
-    /// Waits for writeback of the folios of `range`. Errors: `Interrupted` if this thread's request is cancelled.
+    /// Waits for writeback of the folios of `range`. Errors: `Interrupted` if this thread's request
+    /// is cancelled.
     pub(crate) fn wait_for_writeback(&self, range: Range<u64>) -> Result<()> {
         let file = self.writable.get();
         file.map_or(Ok(()), |file| iomap::wait_for_writeback_cancellable(file, range))
@@ -303,8 +311,8 @@ impl Node {
         }
     }
 
-    /// Writes back dirty data in `range`, and waits for it. Errors: `Interrupted` if this thread's request is
-    /// cancelled.
+    /// Writes back dirty data in `range`, and waits for it. Errors: `Interrupted` if this thread's
+    /// request is cancelled.
     pub(crate) fn write_back_and_wait_cancellable(&self, range: Range<u64>) -> Result<()> {
         let file = self.writable.get();
         file.map_or(Ok(()), |file| iomap::write_back_and_wait_cancellable(file, range))
@@ -317,7 +325,8 @@ impl Node {
         mapping.bytes_dirty() == 0 && mapping.next_under_writeback(0..u64::MAX).is_none()
     }
 
-    /// Returns whether a sync has nothing to do for the file's data: all of it is on the device, and none is being dropped.
+    /// Returns whether a sync has nothing to do for the file's data: all of it is on the device,
+    /// and none is being dropped.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_written_back() && !self.is_dropping_data()
     }

@@ -21,9 +21,10 @@ pub struct DirectIo {
 }
 
 impl DirectIo {
-    /// Returns a read of all of `buffer` from byte `at`. `done` gets the buffer and the number of bytes read, which is
-    /// less than the buffer's length only at the end of the file. `done` is called once, on any thread. Other requests
-    /// need that thread: do long work, and I/O that may wait (not [`at_once`](File::submit_direct)), on another thread.
+    /// Returns a read of all of `buffer` from byte `at`. `done` gets the buffer and the number of
+    /// bytes read, which is less than the buffer's length only at the end of the file. `done` is
+    /// called once, on any thread. Other requests need that thread: do long work, and I/O that may
+    /// wait (not [`at_once`](File::submit_direct)), on another thread.
     pub fn read(
         at: FileOffset,
         buffer: Vec<u8>,
@@ -32,8 +33,8 @@ impl DirectIo {
         Self { is_write: false, request: DirectRequest::owning(at, buffer, done) }
     }
 
-    /// Returns a write of all of `data` to byte `at`. `done` is called as for reads. After an error, a part of the
-    /// data may be written.
+    /// Returns a write of all of `data` to byte `at`. `done` is called as for reads. After an
+    /// error, a part of the data may be written.
     pub fn write(
         at: FileOffset,
         data: Vec<u8>,
@@ -44,9 +45,10 @@ impl DirectIo {
 }
 
 impl File {
-    /// [`read_at`](Self::read_at) without the cache, after dirty data in the range is written back. Data that is
-    /// stored inline is read from the cache. Errors: `InvalidArgument` if the position or the length is not a multiple
-    /// of 512 bytes; `Unsupported` during an atomic write of the file.
+    /// [`read_at`](Self::read_at) without the cache, after dirty data in the range is written back.
+    /// Data that is stored inline is read from the cache. Errors: `InvalidArgument` if the position
+    /// or the length is not a multiple of 512 bytes; `Unsupported` during an atomic write of the
+    /// file.
     pub fn read_direct(&self, at: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         self.require_reading()?;
         if pagecache::is_mapped(buffer) {
@@ -71,17 +73,18 @@ impl File {
         }
     }
 
-    /// [`write_at`](Self::write_at) without the cache. Afterwards, the cache has no data of the range. `sync` says how
-    /// much of the write is durable. Returns the number of bytes written, which is less than the length of `data` only
-    /// at the maximum size of files.
+    /// [`write_at`](Self::write_at) without the cache. Afterwards, the cache has no data of the
+    /// range. `sync` says how much of the write is durable. Returns the number of bytes written,
+    /// which is less than the length of `data` only at the maximum size of files.
     ///
-    /// Overwrites of existing blocks run concurrently if they cover whole blocks or blocks with data, and the file has
-    /// no setuid or setgid bit to clear. A write that cannot be direct goes through the cache, and is then written
-    /// back.
+    /// Overwrites of existing blocks run concurrently if they cover whole blocks or blocks with
+    /// data, and the file has no setuid or setgid bit to clear. A write that cannot be direct goes
+    /// through the cache, and is then written back.
     ///
-    /// Errors: `InvalidArgument` for positions and lengths that are not multiples of 512 bytes, for an end of the file
-    /// that is not one with [`WriteAt::End`]; `NotOpenFor`; `NotPermitted` for an immutable or append-only file;
-    /// `FileTooLarge`; `NoSpace`; `ReadOnly`; `Unsupported` during an atomic write of the file.
+    /// Errors: `InvalidArgument` for positions and lengths that are not multiples of 512 bytes, for
+    /// an end of the file that is not one with [`WriteAt::End`]; `NotOpenFor`; `NotPermitted` for
+    /// an immutable or append-only file; `FileTooLarge`; `NoSpace`; `ReadOnly`; `Unsupported`
+    /// during an atomic write of the file.
     pub fn write_direct(
         &self,
         at: WriteAt,
@@ -109,13 +112,15 @@ impl File {
         Ok(written)
     }
 
-    /// Submits direct reads and writes without waiting for them. They end in any order. A write that needs an exclusive
-    /// lock has ended when this returns. With `at_once`, a request that would wait for anything but its own data ends
-    /// with `WouldBlock`. Nothing is durable before the file is synced. The file's append mode is ignored.
+    /// Submits direct reads and writes without waiting for them. They end in any order. A write
+    /// that needs an exclusive lock has ended when this returns. With `at_once`, a request that
+    /// would wait for anything but its own data ends with `WouldBlock`. Nothing is durable before
+    /// the file is synced. The file's append mode is ignored.
     ///
-    /// Positions and lengths are multiples of 512 bytes. Errors go to each request's own `done`: `InvalidArgument`,
-    /// `NotOpenFor`, `FileTooLarge`, `NotPermitted`, `NoSpace`, `ReadOnly` and `Unsupported` (an atomic write). For requests that fail early or go
-    /// through the cache, such as reads of inline data, this thread calls `done` before this returns.
+    /// Positions and lengths are multiples of 512 bytes. Errors go to each request's own `done`:
+    /// `InvalidArgument`, `NotOpenFor`, `FileTooLarge`, `NotPermitted`, `NoSpace`, `ReadOnly` and
+    /// `Unsupported` (an atomic write). For requests that fail early or go through the cache, such
+    /// as reads of inline data, this thread calls `done` before this returns.
     pub fn submit_direct(&self, batch: Vec<DirectIo>, privileges: Privileges, at_once: bool) {
         let mut refused = Vec::new();
         let mut admitted = DirectBatch::default();
@@ -162,7 +167,8 @@ impl File {
         request.end(result);
     }
 
-    /// Adds a request to a batch, under the inode's lock. If it cannot be added, returns it with the reason.
+    /// Adds a request to a batch, under the inode's lock. If it cannot be added, returns it with
+    /// the reason.
     fn add_direct(
         &self,
         batch: &mut DirectBatch,
@@ -175,7 +181,8 @@ impl File {
         if let Err(error) = check_alignment(request.at(), request.length()) {
             return Err((Err(error), DirectIo { is_write, request }));
         }
-        // Blocks of an atomic write are free at once when their data is replaced, also while they are read.
+        // Blocks of an atomic write are free at once when their data is replaced, also while they
+        // are read.
         if let Some(Err(error)) = state.as_ref().map(|state| state.atomic.check_no_direct()) {
             return Err((Err(error), DirectIo { is_write, request }));
         }
@@ -213,7 +220,8 @@ impl File {
         Ok(())
     }
 
-    /// Takes the inode's lock, shared. If `will_write`, first removes the privileges that writes clear.
+    /// Takes the inode's lock, shared. If `will_write`, first removes the privileges that writes
+    /// clear.
     fn lock_direct(
         &self,
         privileges: Privileges,
@@ -250,8 +258,8 @@ impl File {
         Ok((node, node.writable()?.ok_or(Error::ReadOnly)?))
     }
 
-    /// Overwrites existing blocks, concurrently with other direct I/O. Returns the position and the number of bytes, or
-    /// `None` if the write needs an exclusive lock.
+    /// Overwrites existing blocks, concurrently with other direct I/O. Returns the position and the
+    /// number of bytes, or `None` if the write needs an exclusive lock.
     fn overwrite_direct(
         &self,
         node: &Arc<Node>,
@@ -279,7 +287,8 @@ impl File {
         }
     }
 
-    /// Writes under the exclusive lock, through the cache if necessary. Returns the position and the number of bytes.
+    /// Writes under the exclusive lock, through the cache if necessary. Returns the position and
+    /// the number of bytes.
     fn write_exclusive(
         &self,
         node: &Arc<Node>,
@@ -321,7 +330,8 @@ impl Node {
         self.writable.get().is_some_and(|file| file.has_direct_requests())
     }
 
-    /// Waits until no change is under way and no direct request in flight. The caller has made sure that new ones fail.
+    /// Waits until no change is under way and no direct request in flight. The caller has made sure
+    /// that new ones fail.
     pub(crate) fn wait_for_changes(&self) {
         if let Some(file) = self.writable.get() {
             let _lock = self.lock();

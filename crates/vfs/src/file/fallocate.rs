@@ -1,4 +1,5 @@
-//! The operations of fallocate(2) on open files. Not here: allocation (the format), and the cache (`iomap`).
+//! The operations of fallocate(2) on open files. Not here: allocation (the format), and the cache
+//! (`iomap`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,14 +18,14 @@ use crate::volume::clock::now;
 /// An operation on a range of a file: a mode of fallocate(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
-    /// Blocks are allocated, so that later writes find space. Blocks without data read as zeroes. A shorter file is
-    /// extended to the end of the range, unless it keeps its size.
+    /// Blocks are allocated, so that later writes find space. Blocks without data read as zeroes. A
+    /// shorter file is extended to the end of the range, unless it keeps its size.
     Allocate {
         /// FALLOC_FL_KEEP_SIZE.
         keep_size: bool,
     },
-    /// Blocks are allocated that no other file shares, if the format shares blocks (FALLOC_FL_UNSHARE_RANGE).
-    /// Otherwise as `Allocate`.
+    /// Blocks are allocated that no other file shares, if the format shares blocks
+    /// (FALLOC_FL_UNSHARE_RANGE). Otherwise as `Allocate`.
     Unshare {
         /// FALLOC_FL_KEEP_SIZE.
         keep_size: bool,
@@ -43,7 +44,8 @@ pub enum Fallocate {
 }
 
 impl Fallocate {
-    /// Returns the mode for the flags of fallocate(2) (`linux/falloc.h`), or `None` if they are invalid.
+    /// Returns the mode for the flags of fallocate(2) (`linux/falloc.h`), or `None` if they are
+    /// invalid.
     pub fn from_flags(flags: u32) -> Option<Self> {
         const KEEP_SIZE: u32 = 0x01;
         let keep_size = flags & KEEP_SIZE != 0;
@@ -75,19 +77,20 @@ impl Fallocate {
 }
 
 impl File {
-    /// Returns the unit of ranges to collapse and insert: the length of a block or a cluster, in bytes.
+    /// Returns the unit of ranges to collapse and insert: the length of a block or a cluster, in
+    /// bytes.
     pub fn allocation_unit(&self) -> u64 {
         self.node().inode().allocation_unit()
     }
 
-    /// Applies `mode` to `range`, in bytes. After an error, a part of the change may be made. After `NoSpace`, the file
-    /// reads as before, except that parts of blocks may be zeroes. If punching a hole fails, dirty data in it may be
-    /// lost; [`sync_all`](File::sync_all) also reports that error. The change is as durable as a write. Moved data is
-    /// on the device.
+    /// Applies `mode` to `range`, in bytes. After an error, a part of the change may be made. After
+    /// `NoSpace`, the file reads as before, except that parts of blocks may be zeroes. If punching
+    /// a hole fails, dirty data in it may be lost; [`sync_all`](File::sync_all) also reports that
+    /// error. The change is as durable as a write. Moved data is on the device.
     ///
-    /// Errors: `InvalidArgument` for an empty range, and for ranges to collapse or insert that are not whole
-    /// [units](Self::allocation_unit) or not within the file; `NotOpenFor`; `FileTooLarge`; `Unsupported` for files
-    /// with block maps, except for holes.
+    /// Errors: `InvalidArgument` for an empty range, and for ranges to collapse or insert that are
+    /// not whole [units](Self::allocation_unit) or not within the file; `NotOpenFor`;
+    /// `FileTooLarge`; `Unsupported` for files with block maps, except for holes.
     pub fn fallocate(
         &self,
         mode: Fallocate,
@@ -152,7 +155,8 @@ impl Node {
         Ok(())
     }
 
-    /// Applies `mode` to a range of the file, but does not change the file's end. The caller holds the lock.
+    /// Applies `mode` to a range of the file, but does not change the file's end. The caller holds
+    /// the lock.
     fn change_range(
         &self,
         file: &Arc<WritableFile>,

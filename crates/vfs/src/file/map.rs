@@ -1,4 +1,5 @@
-//! Maps: files in memory, accessed by pointers. Not here: showing pages (`iomap`), and the memory itself (`pagecache`).
+//! Maps: files in memory, accessed by pointers. Not here: showing pages (`iomap`), and the memory
+//! itself (`pagecache`).
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -52,19 +53,20 @@ pub enum MapSync {
     Sync,
 }
 
-/// A range of a file as memory. It is the memory of the cache: reads of the file see stores to it at once, and the map
-/// shows writes at once. The file stays open while the map exists. Other processes do not share the map, not even
-/// a forked one.
+/// A range of a file as memory. It is the memory of the cache: reads of the file see stores to it
+/// at once, and the map shows writes at once. The file stays open while the map exists. Other
+/// processes do not share the map, not even a forked one.
 ///
-/// The memory is accessed by pointers, since other threads change it at any time; [`read`](Self::read) and
-/// [`write`](Self::write) need no pointers. An access by a pointer kills the program with SIGBUS if the page is past
-/// the one with the file's end. It also does so if the page cannot be read or there is no space for it; then
-/// [`prepare`](Self::prepare) returns the error, and allows another attempt. Bytes past the end of the file in its last
-/// page are zeroes, and stores to them are lost. Only the first store to a page after its writeback changes the file's
-/// times.
+/// The memory is accessed by pointers, since other threads change it at any time;
+/// [`read`](Self::read) and [`write`](Self::write) need no pointers. An access by a pointer kills
+/// the program with SIGBUS if the page is past the one with the file's end. It also does so if the
+/// page cannot be read or there is no space for it; then [`prepare`](Self::prepare) returns the
+/// error, and allows another attempt. Bytes past the end of the file in its last page are zeroes,
+/// and stores to them are lost. Only the first store to a page after its writeback changes the
+/// file's times.
 ///
-/// Buffers for reads and writes may be in the memory of a map. No other argument of a call of the library may be
-/// there, and callbacks must not access a map.
+/// Buffers for reads and writes may be in the memory of a map. No other argument of a call of the
+/// library may be there, and callbacks must not access a map.
 #[derive(Debug)]
 pub struct FileMap(Arc<Map>);
 
@@ -83,14 +85,16 @@ struct Map {
     is_random: AtomicBool,
     /// The page after the last one that can be stored to because of the last fault.
     stored_end: AtomicU64,
-    /// Whether its owner has dropped it. A fault may still be handled then: of a thread that another fault has woken.
+    /// Whether its owner has dropped it. A fault may still be handled then: of a thread that
+    /// another fault has woken.
     is_dropped: AtomicBool,
 }
 
 impl File {
-    /// Maps `range`, in bytes. It must begin at a multiple of 4 KiB, and may end past the end of the file. Errors:
-    /// `InvalidArgument` for other ranges; `NotOpenFor` if the file is not open for reading, or is mapped for stores
-    /// and not open for writing; `Unsupported` on hosts older than Linux 6.6, or with pages other than 4 KiB.
+    /// Maps `range`, in bytes. It must begin at a multiple of 4 KiB, and may end past the end of
+    /// the file. Errors: `InvalidArgument` for other ranges; `NotOpenFor` if the file is not open
+    /// for reading, or is mapped for stores and not open for writing; `Unsupported` on hosts older
+    /// than Linux 6.6, or with pages other than 4 KiB.
     pub fn map(&self, range: Range<FileOffset>, access: MapAccess) -> Result<FileMap> {
         let page = PAGE_SIZE as u64;
         if range.start >= range.end || range.start.0 % page != 0 {
@@ -138,15 +142,17 @@ impl FileMap {
         self.0.window.len()
     }
 
-    /// Copies bytes from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before the last byte.
+    /// Copies bytes from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before
+    /// the last byte.
     pub fn read(&self, at: usize, buffer: &mut [u8]) -> Result<()> {
         let range = self.0.bytes(at..at.saturating_add(buffer.len()))?;
         let read = self.0.file.read_at(buffer, range.start)?;
         if read < buffer.len() { Err(Error::NoSuchOffset) } else { Ok(()) }
     }
 
-    /// Stores `data` from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before the last byte; then
-    /// nothing is stored. After other errors, the data before the failed page is stored.
+    /// Stores `data` from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before
+    /// the last byte; then nothing is stored. After other errors, the data before the failed page
+    /// is stored.
     pub fn write(&self, at: usize, data: &[u8]) -> Result<()> {
         if !self.0.window.is_writable() {
             return Err(Error::InvalidArgument("the map is not for writing"));
@@ -155,8 +161,9 @@ impl FileMap {
         self.0.write(range.start, data)
     }
 
-    /// Brings all pages of `range` of the map into memory. Until they are reclaimed, accesses to them cause no fault,
-    /// nor stores with [`MapAccess::ReadWrite`]. Tries pages again that have failed before.
+    /// Brings all pages of `range` of the map into memory. Until they are reclaimed, accesses to
+    /// them cause no fault, nor stores with [`MapAccess::ReadWrite`]. Tries pages again that have
+    /// failed before.
     pub fn prepare(&self, range: Range<usize>, access: MapAccess) -> Result<()> {
         let is_store = access == MapAccess::ReadWrite;
         if is_store && !self.0.window.is_writable() {
@@ -172,8 +179,8 @@ impl FileMap {
         Ok(())
     }
 
-    /// Writes back stores to `range` of the map: msync(2). Errors: those of [`File::sync_all`], reported once to each
-    /// map and each open file.
+    /// Writes back stores to `range` of the map: msync(2). Errors: those of [`File::sync_all`],
+    /// reported once to each map and each open file.
     pub fn sync(&self, range: Range<usize>, sync: MapSync) -> Result<()> {
         let pages = self.0.pages(range)?;
         let bytes = pages.start << PAGE_SHIFT..pages.end << PAGE_SHIFT;
@@ -219,8 +226,8 @@ impl Map {
         Ok(bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64))
     }
 
-    /// Shows a page in the window, or, with `stored`, up to that many pages for stores. Returns the page after the last
-    /// one shown.
+    /// Shows a page in the window, or, with `stored`, up to that many pages for stores. Returns the
+    /// page after the last one shown.
     fn show(&self, page: u64, stored: Option<u64>) -> Result<u64> {
         for _ in 0..ATTEMPTS_MAX {
             let shown = match stored {

@@ -1,5 +1,5 @@
-//! Open regular files, and cached reads of them.
-//! Not here: the calls of `std::fs::File` (`std/file.rs`), and writes (`data.rs`, `synchronous.rs`).
+//! Open regular files, and cached reads of them. Not here: the calls of `std::fs::File`
+//! (`std/file.rs`), and writes (`data.rs`, `synchronous.rs`).
 
 pub(crate) mod copy;
 pub(crate) mod data;
@@ -157,16 +157,17 @@ impl File {
         Ok(length)
     }
 
-    /// Removes from the cache the data that readahead of uncached reads has added and that was not read since. Dropping
-    /// the file does this, too.
+    /// Removes from the cache the data that readahead of uncached reads has added and that was not
+    /// read since. Dropping the file does this, too.
     pub fn stop_reading(&self) {
         if let Some(mapping) = self.node.mapping_if_any() {
             self.readahead.stop(mapping);
         }
     }
 
-    /// Lends up to `length_max` cached bytes from byte `at`, without a copy. The slice may be shorter than requested,
-    /// also within the file. It is empty only at or past the end of the file.
+    /// Lends up to `length_max` cached bytes from byte `at`, without a copy. The slice may be
+    /// shorter than requested, also within the file. It is empty only at or past the end of the
+    /// file.
     pub fn lend(&self, at: FileOffset, length_max: usize) -> Result<FolioSlice> {
         self.require_reading()?;
         self.note_access();
@@ -193,8 +194,8 @@ impl File {
         iomap::seek_hole(&self.context(data, RwFlags::default()), at)
     }
 
-    /// Calls `emit` for each allocated extent that touches `range`, in order. The file is locked during the calls:
-    /// `emit` must not use files or nodes of a volume that is open for writing.
+    /// Calls `emit` for each allocated extent that touches `range`, in order. The file is locked
+    /// during the calls: `emit` must not use files or nodes of a volume that is open for writing.
     pub fn extents(
         &self,
         range: Range<FileOffset>,
@@ -244,8 +245,8 @@ impl Node {
     }
 }
 
-/// Returns a copy of `data` if it is in a file map, and otherwise `data` itself: a thread that holds a lock must not
-/// access a map.
+/// Returns a copy of `data` if it is in a file map, and otherwise `data` itself: a thread that
+/// holds a lock must not access a map.
 pub(crate) fn copied_if_mapped(data: &[u8]) -> Cow<'_, [u8]> {
     if pagecache::is_mapped(data) { Cow::Owned(data.to_vec()) } else { Cow::Borrowed(data) }
 }

@@ -15,8 +15,8 @@ pub enum WriteAt {
     Offset(FileOffset),
     /// The end of the file at the time of the write.
     End,
-    /// This byte, for data from another cache, such as the kernel's. The data was written before, so flags that the file
-    /// has got since then do not apply.
+    /// This byte, for data from another cache, such as the kernel's. The data was written before,
+    /// so flags that the file has got since then do not apply.
     FromCache {
         /// The position.
         at: FileOffset,
@@ -37,13 +37,14 @@ pub enum WriteSync {
     All,
 }
 
-/// The flags of one read or write. The default is the behaviour of [`read_at`](crate::File::read_at) and
-/// [`write_at`](crate::File::write_at).
+/// The flags of one read or write. The default is the behaviour of
+/// [`read_at`](crate::File::read_at) and [`write_at`](crate::File::write_at).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RwFlags {
-    /// RWF_DONTCACHE: data that this call adds to the cache is evicted after it was read or written back. Data that was
-    /// in the cache before stays. Writeback begins after 1 MiB, or after 100 ms. A writer waits only while more than
-    /// 32 MiB, or a tenth of the cache, is not on the device yet. Works for all files.
+    /// RWF_DONTCACHE: data that this call adds to the cache is evicted after it was read or written
+    /// back. Data that was in the cache before stays. Writeback begins after 1 MiB, or after 100
+    /// ms. A writer waits only while more than 32 MiB, or a tenth of the cache, is not on the
+    /// device yet. Works for all files.
     pub dontcache: bool,
     /// RWF_APPEND: a write goes to the end of the file.
     pub append: bool,
@@ -52,7 +53,8 @@ pub struct RwFlags {
 }
 
 impl RwFlags {
-    /// Converts the flags of the system calls (`linux/fs.h`). Errors: `Unsupported` for unknown flags.
+    /// Converts the flags of the system calls (`linux/fs.h`). Errors: `Unsupported` for unknown
+    /// flags.
     pub fn from_bits(bits: u32) -> Result<Self> {
         if bits & !(DSYNC | SYNC | APPEND | DONTCACHE) != 0 {
             return Err(Unsupported::Operation("an unknown flag of a read or write").into());

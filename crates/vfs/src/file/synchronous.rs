@@ -40,10 +40,10 @@ impl File {
         self
     }
 
-    /// [`write_at`](Self::write_at) for servers, with the privileges of a caller, and with flags. The write goes to
-    /// `at` even if the file was opened to append. When this returns, the write is as durable as the flags, the file's
-    /// mode or its inode flags (+S) require. If an error of the device prevents that, the data stays in the cache, as
-    /// in the kernel.
+    /// [`write_at`](Self::write_at) for servers, with the privileges of a caller, and with flags.
+    /// The write goes to `at` even if the file was opened to append. When this returns, the write
+    /// is as durable as the flags, the file's mode or its inode flags (+S) require. If an error of
+    /// the device prevents that, the data stays in the cache, as in the kernel.
     pub fn write_with(
         &self,
         at: WriteAt,
@@ -75,8 +75,9 @@ impl File {
         Ok(written)
     }
 
-    /// Makes data written to `range` as durable as `sync`, the file's mode or its inode flags (+S) require. Errors:
-    /// those of [`sync_all`](Self::sync_all), except that an interrupted sync is none.
+    /// Makes data written to `range` as durable as `sync`, the file's mode or its inode flags (+S)
+    /// require. Errors: those of [`sync_all`](Self::sync_all), except that an interrupted sync is
+    /// none.
     pub fn make_durable(&self, range: Range<u64>, sync: WriteSync) -> Result<()> {
         let flagged = if self.node().has_flags(SYNC) { WriteSync::Data } else { WriteSync::None };
         self.sync_written(range, self.sync.max(sync).max(flagged))
@@ -91,8 +92,9 @@ impl File {
         })
     }
 
-    /// Writes back a part of the file's data, or waits for its writeback. This does not make attributes durable, and
-    /// does not flush the device's cache. Errors: if it waits, those of [`sync_all`](Self::sync_all).
+    /// Writes back a part of the file's data, or waits for its writeback. This does not make
+    /// attributes durable, and does not flush the device's cache. Errors: if it waits, those of
+    /// [`sync_all`](Self::sync_all).
     pub fn sync_range(&self, range: Range<u64>, how: SyncRange) -> Result<()> {
         let node = self.node();
         if how.wait_before {
@@ -108,8 +110,9 @@ impl File {
     }
 }
 
-/// Returns the result of a change that was made, and then synced. Only a program that is being killed interrupts a sync. After an
-/// error, the kernel of a mount would show the state before the change.
+/// Returns the result of a change that was made, and then synced. Only a program that is being
+/// killed interrupts a sync. After an error, the kernel of a mount would show the state before the
+/// change.
 fn after_change(synced: Result<()>) -> Result<()> {
     match synced {
         Err(Error::Interrupted) => Ok(()),
@@ -127,7 +130,8 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the names in this directory durable if the flags of its inode require that. The caller holds no locks.
+    /// Makes the names in this directory durable if the flags of its inode require that. The caller
+    /// holds no locks.
     pub(crate) fn sync_names(&self) -> Result<()> {
         if self.has_flags(SYNC | DIRSYNC) {
             base::waiting::about_to_wait();

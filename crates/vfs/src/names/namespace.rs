@@ -1,4 +1,5 @@
-//! Creation, linking and removal of names. Not here: renames, paths, and the permission to write to a directory.
+//! Creation, linking and removal of names. Not here: renames, paths, and the permission to write to
+//! a directory.
 
 use std::sync::Arc;
 
@@ -25,7 +26,8 @@ pub struct Creation<'a> {
     pub kind: FileType,
     /// The requested low 12 bits of `st_mode`.
     pub permissions: u16,
-    /// The permissions to remove from the requested ones. Ignored if the directory has a default ACL.
+    /// The permissions to remove from the requested ones. Ignored if the directory has a default
+    /// ACL.
     pub umask: u16,
     /// The device number, for character and block devices.
     pub device: DeviceNumber,
@@ -99,7 +101,8 @@ impl Volume {
         if free.inodes_free == 0 && free.blocks_free > 0 { Error::NoInodes } else { error }
     }
 
-    /// Creates a file without a name near `directory`. It is deleted after its last use, unless it was linked.
+    /// Creates a file without a name near `directory`. It is deleted after its last use, unless it
+    /// was linked.
     pub fn create_unnamed(
         &self,
         directory: &Arc<Node>,
@@ -188,7 +191,8 @@ impl Volume {
         })
     }
 
-    /// Calls `change` with the node of `name`. Both it and the directory are locked during the call.
+    /// Calls `change` with the node of `name`. Both it and the directory are locked during the
+    /// call.
     fn with_entry<R>(
         &self,
         directory: &Arc<Node>,
@@ -227,7 +231,8 @@ impl Volume {
         Ok((node, lock.map_or(0, |state| state.changes)))
     }
 
-    /// Records that an inode has lost a name. If it was the last one, the last user of the node deletes the inode.
+    /// Records that an inode has lost a name. If it was the last one, the last user of the node
+    /// deletes the inode.
     pub(crate) fn note_lost_name(&self, node: &Arc<Node>, locked: &mut Locked<'_>) {
         if node.attributes().links == 0 {
             locked.state(node).life = Life::Removed;
@@ -255,8 +260,8 @@ impl Volume {
     }
 }
 
-/// Calls `make` with the attributes of a new inode, which include those inherited from `directory`. The caller holds
-/// the directory's lock.
+/// Calls `make` with the attributes of a new inode, which include those inherited from `directory`.
+/// The caller holds the directory's lock.
 pub(crate) fn with_inheritance<R>(
     directory: &Node,
     what: &Creation<'_>,

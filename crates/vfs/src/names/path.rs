@@ -36,9 +36,9 @@ pub(crate) fn check_nonempty(path: &[u8]) -> Result<()> {
     if path.is_empty() { Err(Error::NotFound) } else { Ok(()) }
 }
 
-/// Returns the node at `path`, which begins at the root. Symbolic links that are followed are accessed. Absolute
-/// targets stay within the volume. ".." leads back to the directory that the walk came from, whatever parent the
-/// directory itself names.
+/// Returns the node at `path`, which begins at the root. Symbolic links that are followed are
+/// accessed. Absolute targets stay within the volume. ".." leads back to the directory that the
+/// walk came from, whatever parent the directory itself names.
 pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<Node>> {
     let root = volume.root()?;
     let mut parents: Vec<Arc<Node>> = Vec::new();
@@ -90,7 +90,8 @@ pub(crate) fn walk(volume: &Volume, path: &[u8], follow: Follow) -> Result<Arc<N
     Ok(here)
 }
 
-/// Adds the components of `path` to the end of `ahead`, the first one last. `bytes` is the length of all paths so far.
+/// Adds the components of `path` to the end of `ahead`, the first one last. `bytes` is the length
+/// of all paths so far.
 fn push_components(ahead: &mut Vec<Vec<u8>>, path: &[u8], bytes: &mut usize) -> Result<()> {
     *bytes += path.len();
     if *bytes > PATH_BYTES_MAX {

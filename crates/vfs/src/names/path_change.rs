@@ -1,5 +1,6 @@
-//! Changes by path, on behalf of a user. Paths are bytes, and begin at the root. An empty path is `NotFound`.
-//! Not here: the changes themselves (`namespace.rs`, `rename.rs`), and changes as root (`std/path.rs`).
+//! Changes by path, on behalf of a user. Paths are bytes, and begin at the root. An empty path is
+//! `NotFound`. Not here: the changes themselves (`namespace.rs`, `rename.rs`), and changes as root
+//! (`std/path.rs`).
 
 use std::sync::Arc;
 
@@ -61,7 +62,8 @@ impl Volume {
         self.link(&target.directory, target.name, &node)
     }
 
-    /// Removes the file or the empty directory at `path`. A symbolic link at its end is not followed.
+    /// Removes the file or the empty directory at `path`. A symbolic link at its end is not
+    /// followed.
     pub fn remove(&self, path: &[u8], by: &Credentials) -> Result<()> {
         self.remove_of(path, None, by)
     }
@@ -84,7 +86,8 @@ impl Volume {
         }
     }
 
-    /// Returns the directory that contains the last name of `path`, and that name. Errors: `IsDirectory` for the root.
+    /// Returns the directory that contains the last name of `path`, and that name. Errors:
+    /// `IsDirectory` for the root.
     pub(crate) fn parent_of<'a>(&self, path: &'a [u8]) -> Result<(Arc<Node>, &'a [u8])> {
         let target = self.target(path)?.ok_or(Error::IsDirectory)?;
         Ok((target.directory, target.name))
@@ -118,7 +121,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns the last name of a path and its directory, or `None` if the path consists of slashes only.
+    /// Returns the last name of a path and its directory, or `None` if the path consists of slashes
+    /// only.
     fn target<'a>(&self, path: &'a [u8]) -> Result<Option<Target<'a>>> {
         path::check_nonempty(path)?;
         let is_slash = |byte: &u8| *byte == b'/';

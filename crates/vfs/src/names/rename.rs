@@ -41,7 +41,8 @@ struct Found {
 }
 
 impl Volume {
-    /// Renames `name` in `directory` to `to_name` in `to_directory`. Does nothing if both are names of one inode.
+    /// Renames `name` in `directory` to `to_name` in `to_directory`. Does nothing if both are names
+    /// of one inode.
     pub fn rename_in(
         &self,
         (directory, name): (&Arc<Node>, &[u8]),
@@ -68,7 +69,8 @@ impl Volume {
                 _ => {}
             }
             found.write_back(flags);
-            // No other thread moves directories until the rename is done, so that the check for loops stays valid.
+            // No other thread moves directories until the rename is done, so that the check for
+            // loops stays valid.
             let moves = found.moves_directory(from, to).then(|| self.shared.moves.lock());
             if moves.is_some() {
                 self.check_no_loop(&found, from, to, flags)?;
@@ -93,7 +95,8 @@ impl Volume {
         Ok(Found { moved, replaced, changes: (from_changes, to_changes) })
     }
 
-    /// Returns the node of a name, if there is one, and the directory's count of changes at that time.
+    /// Returns the node of a name, if there is one, and the directory's count of changes at that
+    /// time.
     fn lookup_or_absent(&self, named: Named<'_>) -> Result<(Option<Arc<Node>>, u64)> {
         let changes = named.directory.lock_shared().map_or(0, |state| state.changes);
         match self.lookup_to_change(named.directory, named.name) {
@@ -104,7 +107,8 @@ impl Volume {
         }
     }
 
-    /// Fails if a directory would be moved into itself. The caller holds the lock against moves of directories.
+    /// Fails if a directory would be moved into itself. The caller holds the lock against moves of
+    /// directories.
     fn check_no_loop(
         &self,
         found: &Found,
@@ -184,8 +188,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Creates a whiteout, a character device 0:0, without a name. It inherits from the directory like other inodes.
-    /// The caller holds the directory's lock.
+    /// Creates a whiteout, a character device 0:0, without a name. It inherits from the directory
+    /// like other inodes. The caller holds the directory's lock.
     fn make_whiteout(&self, directory: &Arc<Node>, by: &Credentials) -> Result<Arc<Node>> {
         let what = Creation::of(FileType::CharacterDevice, 0);
         let make = |new: &NewInode<'_>| directory.inode().create_unnamed(new);

@@ -18,18 +18,21 @@ use crate::std::path::bytes_of;
 use crate::std::read_dir::{Batch, Entry};
 use crate::volume::Volume;
 
-/// The maximum number of times that the removal of a tree lists one directory. Other threads may add names in between.
+/// The maximum number of times that the removal of a tree lists one directory. Other threads may
+/// add names in between.
 const PASSES_MAX: u32 = 16;
 
 impl Volume {
-    /// Creates the directory at `path`, and its missing parents, with the permissions 0o755. Does nothing if the
-    /// directory exists. Errors: `Exists` or `NotDirectory` if a name in `path` belongs to a file that is no directory.
+    /// Creates the directory at `path`, and its missing parents, with the permissions 0o755. Does
+    /// nothing if the directory exists. Errors: `Exists` or `NotDirectory` if a name in `path`
+    /// belongs to a file that is no directory.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes_of(path.as_ref());
         let is_slash = |at: usize| path.get(at).is_none_or(|byte| *byte == b'/');
         let ends = (1..=path.len()).filter(|&end| is_slash(end) && !is_slash(end - 1));
         let directories: Vec<&[u8]> = ends.map(|end| &path[..end]).collect();
-        // From the last directory back to the first that exists or can be created, and then forward again.
+        // From the last directory back to the first that exists or can be created, and then forward
+        // again.
         let mut missing = directories.len();
         while let Some(last) = missing.checked_sub(1) {
             match self.create_dir_if_missing(directories[last]) {
@@ -53,10 +56,11 @@ impl Volume {
         }
     }
 
-    /// Removes the directory at `path` with everything in it. Symbolic links, also at the end of `path`, are removed
-    /// and not followed. After an error, a part of the tree may be removed. Errors: `InvalidArgument` for the root, and
-    /// for paths that end in "." or ".."; `NotFound`; `NotDirectory`; `NotEmpty` if other threads add names all the
-    /// time; `Corrupt` for a directory that contains itself, or that names another parent.
+    /// Removes the directory at `path` with everything in it. Symbolic links, also at the end of
+    /// `path`, are removed and not followed. After an error, a part of the tree may be removed.
+    /// Errors: `InvalidArgument` for the root, and for paths that end in "." or ".."; `NotFound`;
+    /// `NotDirectory`; `NotEmpty` if other threads add names all the time; `Corrupt` for a
+    /// directory that contains itself, or that names another parent.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes_of(path.as_ref());
         let root = |error| match error {
@@ -102,7 +106,8 @@ impl Volume {
                 return Err(Error::corrupt("directory", location, Problem::Cycle));
             }
             if node.lookup(b"..")? != level.node.number() {
-                // It was moved concurrently, or the image is corrupt. Its contents may belong to another tree.
+                // It was moved concurrently, or the image is corrupt. Its contents may belong to
+                // another tree.
                 match self.lookup(&level.node, &entry.name) {
                     Ok(again) if Arc::ptr_eq(&again, &node) => {
                         let location = Location::inode(node.number());

@@ -14,7 +14,8 @@ pub enum AccessTimes {
     /// No accesses (`noatime`).
     #[default]
     Never,
-    /// The first access after a change of the inode or its contents, and one access a day (`relatime`).
+    /// The first access after a change of the inode or its contents, and one access a day
+    /// (`relatime`).
     Relative,
     /// All accesses (`strictatime`).
     Always,
@@ -22,16 +23,16 @@ pub enum AccessTimes {
 
 /// Options for access times on a volume that is open for writing.
 ///
-/// Reading a file, listing a directory, and reading or following a symbolic link are accesses. The default keeps no
-/// access times, so that reading a volume does not change it.
+/// Reading a file, listing a directory, and reading or following a symbolic link are accesses. The
+/// default keeps no access times, so that reading a volume does not change it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccessOptions {
     /// The accesses that change the access time.
     pub times: AccessTimes,
     /// Whether directories have access times, too. `false` is `nodiratime`.
     pub directories: bool,
-    /// Whether access times stay in memory until the inode is written for another reason or synced, or until 12 hours
-    /// have passed (`lazytime`).
+    /// Whether access times stay in memory until the inode is written for another reason or synced,
+    /// or until 12 hours have passed (`lazytime`).
     pub lazy: bool,
 }
 
@@ -42,7 +43,8 @@ impl Default for AccessOptions {
 }
 
 impl AccessOptions {
-    /// Returns whether an access at `now` changes the access time of an inode with these attributes.
+    /// Returns whether an access at `now` changes the access time of an inode with these
+    /// attributes.
     pub(crate) fn wants(self, attributes: &Attributes, now: Timestamp) -> bool {
         let is_excluded = attributes.kind == FileType::Directory && !self.directories;
         if is_excluded || attributes.flags & NO_ACCESS_TIME != 0 || attributes.accessed == now {

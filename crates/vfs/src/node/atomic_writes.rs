@@ -28,7 +28,8 @@ impl AtomicWrites {
         self.current.is_some()
     }
 
-    /// Fails if there is an atomic write, during which blocks are not allocated or freed by other calls.
+    /// Fails if there is an atomic write, during which blocks are not allocated or freed by other
+    /// calls.
     pub(crate) fn check_none(&self) -> Result<()> {
         match self.current {
             None => Ok(()),
@@ -39,7 +40,8 @@ impl AtomicWrites {
         }
     }
 
-    /// Fails if there is an atomic write: as in Linux, its data and that of its readers goes through the cache.
+    /// Fails if there is an atomic write: as in Linux, its data and that of its readers goes
+    /// through the cache.
     pub(crate) fn check_no_direct(&self) -> Result<()> {
         match self.current {
             None => Ok(()),

@@ -1,4 +1,5 @@
-//! Changes of attributes and extended attributes, with their side effects on ACLs, the mode, and privileges.
+//! Changes of attributes and extended attributes, with their side effects on ACLs, the mode, and
+//! privileges.
 
 use base::attributes::{AttributeChange, Attributes, FileType, Timestamp, XattrMode};
 use base::{Error, Result};
@@ -22,8 +23,8 @@ fn check_times<const N: usize>(times: [Option<Timestamp>; N]) -> Result<()> {
 }
 
 impl Node {
-    /// Changes attributes. The change time is now, unless `change` has one. A time outside the format's range becomes
-    /// the nearest time in it, as in the kernel.
+    /// Changes attributes. The change time is now, unless `change` has one. A time outside the
+    /// format's range becomes the nearest time in it, as in the kernel.
     pub fn set_attributes(&self, change: &AttributeChange, by: &Credentials) -> Result<()> {
         self.check_writable()?;
         check_times([change.accessed, change.modified, change.changed])?;
@@ -54,8 +55,8 @@ impl Node {
         }
     }
 
-    /// Sets the times of data that a kernel has collected before it passed it on. As such data, they are accepted for
-    /// immutable and append-only files.
+    /// Sets the times of data that a kernel has collected before it passed it on. As such data,
+    /// they are accepted for immutable and append-only files.
     pub fn set_times_from_cache(
         &self,
         modified: Timestamp,
@@ -71,8 +72,8 @@ impl Node {
         })
     }
 
-    /// Sets the times of access and modification to now. This is allowed on append-only files, unlike setting other
-    /// times.
+    /// Sets the times of access and modification to now. This is allowed on append-only files,
+    /// unlike setting other times.
     pub fn touch(&self) -> Result<()> {
         self.check_writable()?;
         let _lock = self.lock();
@@ -98,7 +99,8 @@ impl Node {
 
     /// Sets the project id. New inodes in a directory with FS_PROJINHERIT_FL take it over.
     ///
-    /// Errors: `NotPermitted` unless the caller owns the inode, `Unsupported` if the volume or the inode has no project ids.
+    /// Errors: `NotPermitted` unless the caller owns the inode, `Unsupported` if the volume or the
+    /// inode has no project ids.
     pub fn set_project(&self, project: u32, by: &Credentials) -> Result<()> {
         self.check_writable()?;
         let _lock = self.lock();
@@ -121,10 +123,11 @@ impl Node {
         self.inode().set_xattr(acl::ACCESS, &acl.to_value(), XattrMode::Either, change)
     }
 
-    /// Sets an extended attribute, named with its prefix. A POSIX ACL sets the mode too, and clears the
-    /// setgid bit unless [`Privileges::Keep`] is given.
+    /// Sets an extended attribute, named with its prefix. A POSIX ACL sets the mode too, and clears
+    /// the setgid bit unless [`Privileges::Keep`] is given.
     ///
-    /// Errors: also `InvalidArgument` for what setxattr(2) refuses on all file systems ([`fs::xattr::check_settable`]).
+    /// Errors: also `InvalidArgument` for what setxattr(2) refuses on all file systems
+    /// ([`fs::xattr::check_settable`]).
     pub fn set_xattr(
         &self,
         name: &[u8],
@@ -177,12 +180,14 @@ impl Node {
         self.inode().remove_xattr(name, &change)
     }
 
-    /// Makes the inode durable. With `data_only`, makes attributes durable only if reading the data needs them.
+    /// Makes the inode durable. With `data_only`, makes attributes durable only if reading the data
+    /// needs them.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         self.sync_with(0..u64::MAX, data_only, None)
     }
 
-    /// Removes the privileges of a file that a change of its contents clears. The caller holds the lock.
+    /// Removes the privileges of a file that a change of its contents clears. The caller holds the
+    /// lock.
     pub(crate) fn drop_privileges(
         &self,
         state: &mut NodeState,

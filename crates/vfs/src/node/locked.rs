@@ -1,8 +1,9 @@
 //! Locks of several inodes at once, taken in one order.
 //!
-//! The order is that of the inodes' numbers, not that of the tree: in a damaged image, directories may contain each
-//! other, and two threads must not wait for each other. So a caller looks the names up first, locks all inodes, and
-//! looks the names up again if [`NodeState::changes`] has changed since.
+//! The order is that of the inodes' numbers, not that of the tree: in a damaged image, directories
+//! may contain each other, and two threads must not wait for each other. So a caller looks the
+//! names up first, locks all inodes, and looks the names up again if [`NodeState::changes`] has
+//! changed since.
 
 use std::sync::Arc;
 
@@ -37,7 +38,8 @@ impl<'a> Locked<'a> {
         &mut found.expect("the node is locked").1
     }
 
-    /// Begins a change of the names in `directory`. Errors: `NotFound` if the directory was removed.
+    /// Begins a change of the names in `directory`. Errors: `NotFound` if the directory was
+    /// removed.
     pub(crate) fn begin_change(&mut self, directory: &Node) -> Result<()> {
         let state = self.state(directory);
         state.changes += 1;

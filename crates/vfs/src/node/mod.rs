@@ -26,7 +26,8 @@ use crate::node::atomic_writes::AtomicWrites;
 use crate::node::replacing::Replacing;
 use crate::volume::shared::Shared;
 
-/// An inode in use. There is one node for each inode number. When an inode has no name, its last user deletes it.
+/// An inode in use. There is one node for each inode number. When an inode has no name, its last
+/// user deletes it.
 #[derive(Debug)]
 pub struct Node {
     number: InodeNumber,
@@ -34,12 +35,15 @@ pub struct Node {
     inode: Arc<dyn Inode>,
     volume: Arc<Shared>,
     mapping: OnceLock<Arc<Mapping>>,
-    /// The state for writing. Only regular files have it, once they were opened on a volume that is open for writing.
+    /// The state for writing. Only regular files have it, once they were opened on a volume that is
+    /// open for writing.
     pub(crate) writable: OnceLock<Arc<WritableFile>>,
     pub(crate) replacing: Replacing,
-    /// The inode's lock: shared for reads, exclusive for changes. Reads of a read-only volume do not take it.
+    /// The inode's lock: shared for reads, exclusive for changes. Reads of a read-only volume do
+    /// not take it.
     state: RankedRwLock<NodeState>,
-    /// Held while a change drops data, first from the cache and then from the format. Only syncs wait for it, without locks.
+    /// Held while a change drops data, first from the cache and then from the format. Only syncs
+    /// wait for it, without locks.
     dropping: RwLock<()>,
 }
 
@@ -90,9 +94,10 @@ impl Node {
         }
     }
 
-    /// Marks data as being dropped from the cache, until the format has the change, and the returned guard is dropped. A sync
-    /// that came between both would return success although neither the data nor the change is durable. So syncs
-    /// [wait](Self::wait_for_dropped_data). The caller holds the inode's lock.
+    /// Marks data as being dropped from the cache, until the format has the change, and the
+    /// returned guard is dropped. A sync that came between both would return success although
+    /// neither the data nor the change is durable. So syncs [wait](Self::wait_for_dropped_data).
+    /// The caller holds the inode's lock.
     pub(crate) fn begin_to_drop_data(&self) -> RwLockWriteGuard<'_, ()> {
         self.dropping.write()
     }
@@ -102,8 +107,8 @@ impl Node {
         self.dropping.try_read().is_none()
     }
 
-    /// Waits until the format has the changes that have begun to drop data. Syncs call this after writeback: data that is dropped
-    /// later is on the device. The caller holds no locks.
+    /// Waits until the format has the changes that have begun to drop data. Syncs call this after
+    /// writeback: data that is dropped later is on the device. The caller holds no locks.
     pub(crate) fn wait_for_dropped_data(&self) {
         if self.is_dropping_data() {
             base::waiting::about_to_wait();
@@ -146,8 +151,9 @@ impl Node {
         attributes
     }
 
-    /// Returns the inode number of `name` in this directory. If the name is removed concurrently, the number may soon
-    /// belong to another inode; [`Volume::lookup`](crate::Volume::lookup) returns the node itself.
+    /// Returns the inode number of `name` in this directory. If the name is removed concurrently,
+    /// the number may soon belong to another inode; [`Volume::lookup`](crate::Volume::lookup)
+    /// returns the node itself.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         let _lock = self.lock_shared();
         self.lookup_locked(name)
@@ -159,8 +165,9 @@ impl Node {
         self.inode.lookup(name)
     }
 
-    /// Calls `emit` for each entry from `from` on, including "." and "..", until it breaks. The directory is locked
-    /// during the calls: `emit` must not use nodes of a volume that is open for writing.
+    /// Calls `emit` for each entry from `from` on, including "." and "..", until it breaks. The
+    /// directory is locked during the calls: `emit` must not use nodes of a volume that is open for
+    /// writing.
     pub fn read_dir(
         &self,
         from: DirCursor,
@@ -192,15 +199,16 @@ impl Node {
         self.inode.get_xattr(name)
     }
 
-    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for other inodes. The
-    /// file's data is compared with it when it is read.
+    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for
+    /// other inodes. The file's data is compared with it when it is read.
     pub fn verity_digest(&self) -> Result<Option<String>> {
         let _lock = self.lock_shared();
         self.inode.verity_digest()
     }
 
-    /// Calls `emit` for each allocated extent of the file, directory or symbolic link that touches `range`, in order.
-    /// The inode is locked during the calls: `emit` must not use files or nodes of a volume that is open for writing.
+    /// Calls `emit` for each allocated extent of the file, directory or symbolic link that touches
+    /// `range`, in order. The inode is locked during the calls: `emit` must not use files or nodes
+    /// of a volume that is open for writing.
     pub fn extents(
         &self,
         range: Range<FileOffset>,
@@ -210,9 +218,10 @@ impl Node {
         iomap::fiemap(self.inode.data()?.mapper, range, emit)
     }
 
-    /// Returns where on the device the data of a regular file from `at` on lies, if all `length` bytes of it are written, and
-    /// adjacent there. Writes cached data back before. Returns `None` for holes, blocks without data, and data that the
-    /// device has in another form: within metadata, or compressed. Past the end of the file, the last block counts as a whole.
+    /// Returns where on the device the data of a regular file from `at` on lies, if all `length`
+    /// bytes of it are written, and adjacent there. Writes cached data back before. Returns `None`
+    /// for holes, blocks without data, and data that the device has in another form: within
+    /// metadata, or compressed. Past the end of the file, the last block counts as a whole.
     pub fn device_offset(&self, at: FileOffset, length: u64) -> Result<Option<DeviceOffset>> {
         if self.kind() != FileType::Regular {
             return Err(Error::InvalidArgument("only regular files have blocks of data"));
@@ -245,15 +254,16 @@ impl Node {
         })
     }
 
-    /// Makes the folios of an empty mapping contain whole clusters, if those are written as a whole.
+    /// Makes the folios of an empty mapping contain whole clusters, if those are written as a
+    /// whole.
     fn fit_clusters(&self, mapping: &Mapping) {
         if let Some(order) = self.cluster_order() {
             mapping.set_order_min(order);
         }
     }
 
-    /// [`fit_clusters`](Self::fit_clusters) for a file without blocks that may have become a compressed one. The caller holds
-    /// the lock.
+    /// [`fit_clusters`](Self::fit_clusters) for a file without blocks that may have become a
+    /// compressed one. The caller holds the lock.
     pub(crate) fn refit_clusters(&self) -> Result<()> {
         let Some(mapping) = self.mapping.get() else { return Ok(()) };
         if self.cluster_order().is_some_and(|order| order > mapping.order_min()) {
@@ -339,7 +349,8 @@ impl Node {
         if self.kind == FileType::Directory { Ok(()) } else { Err(Error::NotDirectory) }
     }
 
-    /// Checks that no open file and no window refers to the node, since both have a reference to it.
+    /// Checks that no open file and no window refers to the node, since both have a reference to
+    /// it.
     fn debug_assert_unused(&self) {
         debug_assert_eq!(self.replacing.writer_count(), 0, "a released inode is open for writing");
         let has_windows = self.mapping.get().is_some_and(|mapping| mapping.has_windows());
@@ -348,8 +359,9 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// Deletes an inode that has no name. The table does not keep such a node, so its last user drops it, on any
-    /// thread. The caller may hold locks of the rank of inodes, but none of later ranks.
+    /// Deletes an inode that has no name. The table does not keep such a node, so its last user
+    /// drops it, on any thread. The caller may hold locks of the rank of inodes, but none of later
+    /// ranks.
     fn drop(&mut self) {
         // A second panic would abort the program.
         let is_checked = !std::thread::panicking();
@@ -362,7 +374,8 @@ impl Drop for Node {
         self.volume.nodes.remove_dead(self.number, self);
         self.drop_data();
         if is_checked {
-            // The format frees the blocks next. A write in flight would destroy the data of another file.
+            // The format frees the blocks next. A write in flight would destroy the data of another
+            // file.
             assert!(!self.has_direct_requests(), "direct I/O of a deleted inode is in flight");
         }
         if let Err(error) = self.inode.release() {

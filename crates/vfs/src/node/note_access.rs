@@ -1,4 +1,5 @@
-//! Changes of access times, and when they are written. Not here: which accesses change them (`access.rs`).
+//! Changes of access times, and when they are written. Not here: which accesses change them
+//! (`access.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,11 +19,11 @@ impl Volume {
 }
 
 impl Node {
-    /// Records an access to the contents, if the volume's [`AccessOptions`](crate::AccessOptions) say so. The new access time usually stays
-    /// in memory for now. Returns whether it has changed.
+    /// Records an access to the contents, if the volume's [`AccessOptions`](crate::AccessOptions)
+    /// say so. The new access time usually stays in memory for now. Returns whether it has changed.
     ///
-    /// Open files and calls by path do this themselves. A server that lists a directory or reads a symbolic link by its
-    /// node calls it explicitly.
+    /// Open files and calls by path do this themselves. A server that lists a directory or reads a
+    /// symbolic link by its node calls it explicitly.
     ///
     /// The caller must not hold the inode's lock.
     pub fn note_access(self: &Arc<Self>) -> bool {

@@ -10,10 +10,11 @@ use crate::node::rights;
 use crate::node::{Life, Node, NodeState};
 
 impl Node {
-    /// Calls `change` with the inode locked, while the file has no dirty data, and none is in flight.
+    /// Calls `change` with the inode locked, while the file has no dirty data, and none is in
+    /// flight.
     ///
-    /// Errors: `NotPermitted` for immutable and append-only files; `Unsupported` during an atomic write; errors of writing
-    /// the dirty data; those of `change`.
+    /// Errors: `NotPermitted` for immutable and append-only files; `Unsupported` during an atomic
+    /// write; errors of writing the dirty data; those of `change`.
     pub(crate) fn change_quiesced<R>(
         self: &Arc<Self>,
         change: impl FnOnce(&Self) -> Result<R>,
@@ -29,7 +30,8 @@ impl Node {
         Ok(changed)
     }
 
-    /// Locks the inode, and returns its state for writing. Errors: `ReadOnly`; `ShutDown` after an error of the volume.
+    /// Locks the inode, and returns its state for writing. Errors: `ReadOnly`; `ShutDown` after an
+    /// error of the volume.
     pub(crate) fn lock_for_change(
         &self,
     ) -> Result<(&Arc<WritableFile>, RankedWriteGuard<'_, NodeState>)> {
@@ -42,8 +44,8 @@ impl Node {
     }
 }
 
-/// Writes all dirty data of a file back, and waits for all of its I/O. The caller holds the inode's lock. Returns the
-/// number of the file's errors so far. Errors: those of this writeback.
+/// Writes all dirty data of a file back, and waits for all of its I/O. The caller holds the inode's
+/// lock. Returns the number of the file's errors so far. Errors: those of this writeback.
 pub(crate) fn quiesce(file: &Arc<WritableFile>) -> Result<ErrorCount> {
     let errors = file.errors().count();
     iomap::quiesce_cache(file, 0..file.size());

@@ -1,18 +1,20 @@
-//! Writeback of files that replace other files, so that a crash leaves the old or the new contents (`auto_da_alloc`
-//! of ext4). Not here: writeback of a file (`iomap`), and commits that wait for it (the format).
+//! Writeback of files that replace other files, so that a crash leaves the old or the new contents
+//! (`auto_da_alloc` of ext4). Not here: writeback of a file (`iomap`), and commits that wait for it
+//! (the format).
 //!
-//! Programs replace a file's contents in two ways without an fsync. The data may stay in the cache for longer than the
-//! change of the name, or the truncation, takes to become durable. A crash in between would leave an empty file in
-//! place of the old contents.
+//! Programs replace a file's contents in two ways without an fsync. The data may stay in the cache
+//! for longer than the change of the name, or the truncation, takes to become durable. A crash in
+//! between would leave an empty file in place of the old contents.
 //!
-//! - *A new file is renamed over the old one.* The rename writes the new file back first, and waits for
-//!   the end of I/O. So every commit that makes the rename durable makes the data durable, too: the name
-//!   has the complete old or the complete new contents.
-//! - *The file is truncated to zero and written again.* The first close that finds data writes it back. A commit that
-//!   is requested during this writeback waits for it ([`FileSystem::delay_commits`]). So a truncation that is not
-//!   durable yet becomes durable together with the new contents. A commit between the truncation and the close leaves
-//!   the file empty until the next commit. Later closes write nothing back. (In the kernel, only the first close does,
-//!   even if it finds no data.)
+//! - *A new file is renamed over the old one.* The rename writes the new file back first, and waits
+//!   for the end of I/O. So every commit that makes the rename durable makes the data durable, too:
+//!   the name has the complete old or the complete new contents.
+//! - *The file is truncated to zero and written again.* The first close that finds data writes it
+//!   back. A commit that is requested during this writeback waits for it
+//!   ([`FileSystem::delay_commits`]). So a truncation that is not durable yet becomes durable
+//!   together with the new contents. A commit between the truncation and the close leaves the file
+//!   empty until the next commit. Later closes write nothing back. (In the kernel, only the first
+//!   close does, even if it finds no data.)
 //!
 //! An error of the writeback fails neither the rename nor the close. The next fsync reports it.
 //!
@@ -27,7 +29,8 @@ use crate::node::Node;
 /// The state of a regular file that decides about writeback when it is closed.
 #[derive(Debug, Default)]
 pub(crate) struct Replacing {
-    /// Whether the file was truncated to zero while it had data, and no close has written it back since.
+    /// Whether the file was truncated to zero while it had data, and no close has written it back
+    /// since.
     was_emptied: AtomicBool,
     /// The number of handles that are open for writing.
     writers: AtomicU32,
@@ -62,8 +65,8 @@ impl Node {
         self.inode().opened_for_writing();
     }
 
-    /// Records that a handle for writing was closed, and writes back the data that replaces truncated data. The
-    /// caller holds no lock.
+    /// Records that a handle for writing was closed, and writes back the data that replaces
+    /// truncated data. The caller holds no lock.
     pub(crate) fn note_closed_for_writing(&self) {
         let replacing = &self.replacing;
         let writers = replacing.writers.fetch_sub(1, Ordering::AcqRel);

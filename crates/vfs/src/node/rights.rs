@@ -1,7 +1,8 @@
-//! Permission checks: ownership, sticky directories, inode flags, and the privileges that changed files lose.
+//! Permission checks: ownership, sticky directories, inode flags, and the privileges that changed
+//! files lose.
 //!
-//! Not here: the permission to read, write or search by mode and ACL. For a mount, the kernel checks it. A user of
-//! the library has access to the whole image.
+//! Not here: the permission to read, write or search by mode and ACL. For a mount, the kernel
+//! checks it. A user of the library has access to the whole image.
 
 use base::attributes::{AttributeChange, Attributes, FileType};
 use base::{Error, Result};
@@ -32,8 +33,8 @@ pub enum Privileges {
     Keep,
     /// They are cleared. For callers without CAP_FSETID.
     Drop,
-    /// They are cleared. For callers of this group without CAP_FSETID: on a file of the group, setgid stays if the
-    /// group may not execute the file, when it has no effect.
+    /// They are cleared. For callers of this group without CAP_FSETID: on a file of the group,
+    /// setgid stays if the group may not execute the file, when it has no effect.
     DropFor(u32),
 }
 
@@ -49,8 +50,8 @@ pub(crate) fn may_change(attributes: &Attributes) -> Result<()> {
     forbid(attributes, IMMUTABLE)
 }
 
-/// Errors: files of this kind have no extended attribute of this name. As in Linux, only files and directories have those of
-/// users: the permissions of others do not say who can set them.
+/// Errors: files of this kind have no extended attribute of this name. As in Linux, only files and
+/// directories have those of users: the permissions of others do not say who can set them.
 pub(crate) fn may_have_xattr(kind: FileType, name: &[u8]) -> Result<()> {
     let has_users = matches!(kind, FileType::Regular | FileType::Directory);
     match name.starts_with(USER_XATTR) && !has_users {
@@ -131,11 +132,11 @@ pub(crate) fn may_change_flags(now: &Attributes, flags: u32, by: &Credentials) -
     }
 }
 
-/// Returns the permissions that remain when a caller changes a file's contents or owner. `is_in_group` is whether the
-/// caller is in the file's group or has CAP_FSETID.
+/// Returns the permissions that remain when a caller changes a file's contents or owner.
+/// `is_in_group` is whether the caller is in the file's group or has CAP_FSETID.
 pub(crate) fn without_privileges(kind: FileType, permissions: u16, is_in_group: bool) -> u16 {
-    // Without group execute, setgid is the mark for mandatory locks, which the group's members may keep. On
-    // directories, it means that new files inherit the group.
+    // Without group execute, setgid is the mark for mandatory locks, which the group's members may
+    // keep. On directories, it means that new files inherit the group.
     let is_mark = permissions & GROUP_EXECUTE == 0;
     let setgid = if is_mark && is_in_group { 0 } else { SETGID };
     match kind {

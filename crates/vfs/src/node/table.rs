@@ -1,6 +1,6 @@
-//! The table of nodes in memory. Each inode is loaded once, and unused nodes stay until the table is full.
-//! Nodes without a name are in the table only while they are in use: the last user deletes the inode.
-//! Not here: loading, which the caller does without the table's lock, and deletion.
+//! The table of nodes in memory. Each inode is loaded once, and unused nodes stay until the table
+//! is full. Nodes without a name are in the table only while they are in use: the last user deletes
+//! the inode. Not here: loading, which the caller does without the table's lock, and deletion.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -11,10 +11,12 @@ use base::locks::{Rank, RankedMutex};
 
 use crate::node::Node;
 
-/// The maximum number of entries that a trim examines. Each new node trims the table once, so this bounds its cost
-/// while all nodes are in use. The table grows only if all examined nodes are in use.
+/// The maximum number of entries that a trim examines. Each new node trims the table once, so this
+/// bounds its cost while all nodes are in use. The table grows only if all examined nodes are in
+/// use.
 const SCAN_MAX: usize = 8;
-/// The number of stale entries that the clock may always have. With fewer, a sweep costs more than it frees.
+/// The number of stale entries that the clock may always have. With fewer, a sweep costs more than
+/// it frees.
 const STALE_MIN: usize = 64;
 
 /// The inode table. Entries are in the order of a second-chance clock.
@@ -47,8 +49,9 @@ enum Reference {
     Named(Arc<Node>),
     /// A node without a name, which its last user drops.
     Nameless(Weak<Node>),
-    /// A thread loads the node. If the number has had another entry since the load began, the thread loads the node
-    /// again: in between, the inode may have been changed and its node dropped.
+    /// A thread loads the node. If the number has had another entry since the load began, the
+    /// thread loads the node again: in between, the inode may have been changed and its node
+    /// dropped.
     Loading,
 }
 
@@ -76,8 +79,8 @@ impl NodeTable {
         entry.node.node()
     }
 
-    /// Returns the node. If it is not in memory, returns a serial number. The caller then loads the node, and passes
-    /// the number to [`loaded`](Self::loaded) or [`not_loaded`](Self::not_loaded).
+    /// Returns the node. If it is not in memory, returns a serial number. The caller then loads the
+    /// node, and passes the number to [`loaded`](Self::loaded) or [`not_loaded`](Self::not_loaded).
     pub(crate) fn get(&self, number: InodeNumber) -> Result<Arc<Node>, Serial> {
         let mut inner = self.inner.lock();
         if let Some(entry) = inner.nodes.get_mut(&number) {
@@ -93,8 +96,8 @@ impl NodeTable {
         Err(inner.serial)
     }
 
-    /// Adds a node that was just loaded, and returns it. If another thread has added the node first, returns that one.
-    /// Returns `None` if the loaded node may be stale.
+    /// Adds a node that was just loaded, and returns it. If another thread has added the node
+    /// first, returns that one. Returns `None` if the loaded node may be stale.
     pub(crate) fn loaded(&self, node: Arc<Node>, serial: Serial) -> Option<Arc<Node>> {
         let mut dropped = Vec::new();
         let mut inner = self.inner.lock();
@@ -121,7 +124,8 @@ impl NodeTable {
         }
     }
 
-    /// Adds the node of an inode that was just created. Replaces an entry of an earlier inode with the same number.
+    /// Adds the node of an inode that was just created. Replaces an entry of an earlier inode with
+    /// the same number.
     pub(crate) fn insert_new(&self, node: &Arc<Node>, named: bool) {
         let mut dropped = Vec::new();
         let mut inner = self.inner.lock();
@@ -136,8 +140,8 @@ impl NodeTable {
         drop(dropped);
     }
 
-    /// Makes the table's reference to a node weak, since its inode has lost its last name: the last user drops the
-    /// node.
+    /// Makes the table's reference to a node weak, since its inode has lost its last name: the last
+    /// user drops the node.
     pub(crate) fn set_nameless(&self, node: &Arc<Node>) {
         let mut inner = self.inner.lock();
         let dropped = inner.put(node.number(), Reference::Nameless(Arc::downgrade(node)));
@@ -145,7 +149,8 @@ impl NodeTable {
         drop(dropped);
     }
 
-    /// Makes the table's reference to a node strong, since its inode has got its first name: unused nodes stay.
+    /// Makes the table's reference to a node strong, since its inode has got its first name: unused
+    /// nodes stay.
     pub(crate) fn set_named(&self, node: &Arc<Node>) {
         self.insert_new(node, true);
     }

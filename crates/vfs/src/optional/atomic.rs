@@ -1,8 +1,9 @@
-//! Atomic writes of open files: data that a crash shows all of, or nothing of, as by F2FS_IOC_START_ATOMIC_WRITE.
-//! Not here: where the data is until the commit (the format).
+//! Atomic writes of open files: data that a crash shows all of, or nothing of, as by
+//! F2FS_IOC_START_ATOMIC_WRITE. Not here: where the data is until the commit (the format).
 //!
-//! An atomic write belongs to the inode, as in Linux: the data of all writers, through any open file or map, is a part of
-//! it, and readers see it at once. The file that has started it ends it, at the latest when it is closed.
+//! An atomic write belongs to the inode, as in Linux: the data of all writers, through any open
+//! file or map, is a part of it, and readers see it at once. The file that has started it ends it,
+//! at the latest when it is closed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,17 +21,18 @@ use crate::node::{Life, Node, NodeState};
 use crate::volume::clock::now;
 
 impl File {
-    /// Starts an atomic write: a crash shows the file's old contents until [`atomic_commit`](Self::atomic_commit) returns.
-    /// Readers see the new data at once. Earlier writes are written back before. Does nothing during an atomic write of the
-    /// file, which another open file may have started.
+    /// Starts an atomic write: a crash shows the file's old contents until
+    /// [`atomic_commit`](Self::atomic_commit) returns. Readers see the new data at once. Earlier
+    /// writes are written back before. Does nothing during an atomic write of the file, which
+    /// another open file may have started.
     ///
-    /// Meanwhile the file can grow, but not be truncated, and its blocks cannot be allocated or freed (fallocate). Direct
-    /// reads and writes are refused, as in Linux. Dropping this file ends the atomic write as
-    /// [`atomic_abort`](Self::atomic_abort) does.
+    /// Meanwhile the file can grow, but not be truncated, and its blocks cannot be allocated or
+    /// freed (fallocate). Direct reads and writes are refused, as in Linux. Dropping this file ends
+    /// the atomic write as [`atomic_abort`](Self::atomic_abort) does.
     ///
-    /// Errors: `NotOpenFor`; `NotPermitted` for immutable and append-only files; `Unsupported` for formats without atomic
-    /// writes, and for compressed, verified and pinned files; writeback errors of earlier data, which the next fsync does not
-    /// report again.
+    /// Errors: `NotOpenFor`; `NotPermitted` for immutable and append-only files; `Unsupported` for
+    /// formats without atomic writes, and for compressed, verified and pinned files; writeback
+    /// errors of earlier data, which the next fsync does not report again.
     pub fn atomic_start(&self, kind: AtomicWrite) -> Result<()> {
         self.require_writing()?;
         if let Some(number) = self.node().start_atomic_write(kind, self.errors())? {
@@ -39,16 +41,19 @@ impl File {
         Ok(())
     }
 
-    /// Commits the file's atomic write, durably. Without one, makes the file durable as [`sync_all`](Self::sync_all) does.
+    /// Commits the file's atomic write, durably. Without one, makes the file durable as
+    /// [`sync_all`](Self::sync_all) does.
     ///
-    /// Errors: `NotOpenFor`, `ReadOnly`, and errors of writing. The file then has its old contents. Only after an error of
-    /// the device that shuts the volume down, a recovery may find the new ones.
+    /// Errors: `NotOpenFor`, `ReadOnly`, and errors of writing. The file then has its old contents.
+    /// Only after an error of the device that shuts the volume down, a recovery may find the new
+    /// ones.
     pub fn atomic_commit(&self) -> Result<()> {
         self.require_writing()?;
         if self.node().commit_atomic_write(self.errors())? { Ok(()) } else { self.sync_all() }
     }
 
-    /// Ends the file's atomic write, if there is one, and drops its data and the growth of the file. Errors: `NotOpenFor`.
+    /// Ends the file's atomic write, if there is one, and drops its data and the growth of the
+    /// file. Errors: `NotOpenFor`.
     pub fn atomic_abort(&self) -> Result<()> {
         self.require_writing()?;
         self.node().abort_atomic_write(None);
@@ -73,7 +78,8 @@ impl File {
 }
 
 impl Node {
-    /// Starts an atomic write. Returns its number, or `None` if there is one already. `cursor` is that of the file which starts it.
+    /// Starts an atomic write. Returns its number, or `None` if there is one already. `cursor` is
+    /// that of the file which starts it.
     fn start_atomic_write(
         self: &Arc<Self>,
         kind: AtomicWrite,
@@ -86,7 +92,8 @@ impl Node {
         }
         rights::may_overwrite(&self.attributes())?;
         let quiesced = quiesce(file);
-        // Also the loss of data that no fsync of this open file has reported: a program that only commits would not learn of it.
+        // Also the loss of data that no fsync of this open file has reported: a program that only
+        // commits would not learn of it.
         self.check_errors(cursor)?;
         let errors = quiesced?;
         self.inode().start_atomic_write(kind)?;
@@ -100,7 +107,8 @@ impl Node {
         Ok(Some(number))
     }
 
-    /// Commits the atomic write. Returns false if there is none. `cursor` is that of the file which commits.
+    /// Commits the atomic write. Returns false if there is none. `cursor` is that of the file which
+    /// commits.
     fn commit_atomic_write(self: &Arc<Self>, cursor: Option<&ErrorCursor>) -> Result<bool> {
         let (file, mut state) = self.lock_for_change()?;
         let Some(current) = &state.atomic.current else { return Ok(false) };
@@ -129,7 +137,8 @@ impl Node {
         committed.map(|()| true)
     }
 
-    /// Ends the atomic write, or only that with `number`. Works on a volume that is closed or shut down, too.
+    /// Ends the atomic write, or only that with `number`. Works on a volume that is closed or shut
+    /// down, too.
     fn abort_atomic_write(&self, number: Option<u64>) {
         let Some(file) = self.writable.get() else { return };
         let mut state = self.lock();
@@ -144,7 +153,8 @@ impl Node {
         state.atomic.current = None;
         iomap::drop_cache(file);
         self.inode().abort_atomic_write();
-        // Code that takes no lock of the inode, such as the format's, may have read a part of the data again.
+        // Code that takes no lock of the inode, such as the format's, may have read a part of the
+        // data again.
         iomap::drop_cache(file);
         iomap::set_size_after_move(file, self.inode().attributes().size);
     }

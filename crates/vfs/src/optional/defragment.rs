@@ -1,6 +1,6 @@
-//! Defragmentation: moving a file to blocks in fewer pieces.
-//! Not here: the exchange of blocks (`move_extents.rs`), data that is written again (`write_again.rs`), and the search for
-//! free blocks (the format).
+//! Defragmentation: moving a file to blocks in fewer pieces. Not here: the exchange of blocks
+//! (`move_extents.rs`), data that is written again (`write_again.rs`), and the search for free
+//! blocks (the format).
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use crate::volume::Volume;
 const JUMP_BYTES: u64 = 256 << 10;
 /// The last bytes of the first page of a swap area.
 const SWAP_MARKS: [&[u8; 10]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
-/// The maximum number of parts of a file that have blocks, all of which are in memory while the file is moved.
+/// The maximum number of parts of a file that have blocks, all of which are in memory while the
+/// file is moved.
 const REGIONS_MAX: usize = 1 << 20;
 /// All blocks of a file.
 const WHOLE_FILE: Range<FileOffset> = FileOffset(0)..FileOffset(u64::MAX);
@@ -28,15 +29,16 @@ const WHOLE_FILE: Range<FileOffset> = FileOffset(0)..FileOffset(u64::MAX);
 /// The pieces of a file on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
-    /// The number of pieces: runs of blocks that are contiguous on the device, in the order of the file.
+    /// The number of pieces: runs of blocks that are contiguous on the device, in the order of the
+    /// file.
     pub pieces: u64,
     /// The length of all pieces, in bytes.
     pub bytes: u64,
 }
 
 impl Layout {
-    /// Returns the percentage of the file's reading time that is lost between its pieces: 0 for a file in one piece. A
-    /// jump to the next piece counts as long as reading 256 KiB.
+    /// Returns the percentage of the file's reading time that is lost between its pieces: 0 for a
+    /// file in one piece. A jump to the next piece counts as long as reading 256 KiB.
     pub fn score(&self) -> u64 {
         let lost = u128::from(self.pieces.saturating_sub(1)) * u128::from(JUMP_BYTES);
         // At most 100.
@@ -61,8 +63,9 @@ pub enum Defragmented {
 }
 
 impl Volume {
-    /// Moves a file to free blocks in fewer pieces, if there are any for all of it. Makes its data durable first. Other
-    /// threads may read and write the file concurrently. An error loses no data.
+    /// Moves a file to free blocks in fewer pieces, if there are any for all of it. Makes its data
+    /// durable first. Other threads may read and write the file concurrently. An error loses no
+    /// data.
     pub fn defragment(&self, node: &Arc<Node>) -> Result<Defragmented> {
         self.check_writable()?;
         if let Some(obstacle) = node.obstacle_to_moving()? {
@@ -148,8 +151,9 @@ impl Node {
         self.layout_of(WHOLE_FILE, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Returns the pieces in `range`, which begins and ends with whole blocks, and the parts of it that have blocks. Ignores
-    /// blocks past the end of the file, and preallocated ones to which the format gives no place yet.
+    /// Returns the pieces in `range`, which begins and ends with whole blocks, and the parts of it
+    /// that have blocks. Ignores blocks past the end of the file, and preallocated ones to which
+    /// the format gives no place yet.
     ///
     /// Errors: `Unsupported` if there are more than [`REGIONS_MAX`] parts.
     pub(crate) fn layout_and_regions(

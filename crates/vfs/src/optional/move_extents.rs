@@ -1,5 +1,5 @@
-//! Exchange of blocks between two files, as by EXT4_IOC_MOVE_EXT. Not here: the choice of blocks (`defragment.rs`), and
-//! changes of maps (the format).
+//! Exchange of blocks between two files, as by EXT4_IOC_MOVE_EXT. Not here: the choice of blocks
+//! (`defragment.rs`), and changes of maps (the format).
 
 use std::sync::Arc;
 
@@ -15,18 +15,20 @@ use crate::node::rights::{self, SETGID, SETUID};
 const PART_BYTES: u64 = 8 << 20;
 
 impl File {
-    /// Exchanges the blocks of this file from byte `at` on with those of `donor`, another file of the volume, from byte
-    /// `donor_at` on. Both files are open for writing. Readers of this file see no difference, since its data is
-    /// copied. The data of `donor` in the range is lost, and reads as zeroes. Unwritten blocks are exchanged, too, and
-    /// stay unwritten. Where one of the files has a hole, both files keep their blocks.
+    /// Exchanges the blocks of this file from byte `at` on with those of `donor`, another file of
+    /// the volume, from byte `donor_at` on. Both files are open for writing. Readers of this file
+    /// see no difference, since its data is copied. The data of `donor` in the range is lost, and
+    /// reads as zeroes. Unwritten blocks are exchanged, too, and stay unwritten. Where one of the
+    /// files has a hole, both files keep their blocks.
     ///
-    /// Examines `length` bytes of both files, or fewer if one of them ends before, in whole blocks. Returns the number
-    /// of bytes whose move is durable. After an error, a part may be moved.
+    /// Examines `length` bytes of both files, or fewer if one of them ends before, in whole blocks.
+    /// Returns the number of bytes whose move is durable. After an error, a part may be moved.
     ///
-    /// Errors: `InvalidArgument` for offsets that are not whole [units](Self::allocation_unit) or past a file's end,
-    /// for one file given twice, and for a donor with the setuid or setgid bit; `NotOpenFor` for files not opened for
-    /// writing; `NotPermitted` for immutable and append-only files; `NoSpace` if the maps cannot grow; `Unsupported`
-    /// for files whose blocks cannot be exchanged.
+    /// Errors: `InvalidArgument` for offsets that are not whole [units](Self::allocation_unit) or
+    /// past a file's end, for one file given twice, and for a donor with the setuid or setgid bit;
+    /// `NotOpenFor` for files not opened for writing; `NotPermitted` for immutable and append-only
+    /// files; `NoSpace` if the maps cannot grow; `Unsupported` for files whose blocks cannot be
+    /// exchanged.
     pub fn move_extents(
         &self,
         at: FileOffset,

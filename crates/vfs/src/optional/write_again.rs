@@ -1,5 +1,5 @@
-//! Moving a file's data by writing it again, for formats that write it to new blocks each time.
-//! Not here: which files are moved (`defragment.rs`), and the exchange of blocks (`move_extents.rs`).
+//! Moving a file's data by writing it again, for formats that write it to new blocks each time. Not
+//! here: which files are moved (`defragment.rs`), and the exchange of blocks (`move_extents.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ impl Drop for Moving<'_> {
 }
 
 impl Node {
-    /// Moves the data in `regions` by writing it again. It stays durable: the old blocks are in use until the new ones are
-    /// durable. `before` is the layout of the file.
+    /// Moves the data in `regions` by writing it again. It stays durable: the old blocks are in use
+    /// until the new ones are durable. `before` is the layout of the file.
     pub(crate) fn move_by_writing(
         self: &Arc<Self>,
         before: Layout,
@@ -51,14 +51,15 @@ impl Node {
         })
     }
 
-    /// Moves the data in `range` by writing it again, durably, if it is in several pieces on the device, as
-    /// F2FS_IOC_DEFRAGMENT does. Returns the number of bytes that were moved. Other threads may read and write the file
-    /// concurrently.
+    /// Moves the data in `range` by writing it again, durably, if it is in several pieces on the
+    /// device, as F2FS_IOC_DEFRAGMENT does. Returns the number of bytes that were moved. Other
+    /// threads may read and write the file concurrently.
     ///
-    /// Errors: `InvalidArgument` unless `range` has whole blocks, and for pinned files and during an atomic write; `NoSpace`
-    /// if there are too few free segments; `Unsupported` for other formats than f2fs, and for files that cannot be moved;
-    /// `WrongType` for other inodes than regular files; `NotPermitted` for immutable and append-only files; errors of
-    /// writing, which lose no data.
+    /// Errors: `InvalidArgument` unless `range` has whole blocks, and for pinned files and during
+    /// an atomic write; `NoSpace` if there are too few free segments; `Unsupported` for other
+    /// formats than f2fs, and for files that cannot be moved; `WrongType` for other inodes than
+    /// regular files; `NotPermitted` for immutable and append-only files; errors of writing, which
+    /// lose no data.
     pub fn defragment_range(self: &Arc<Self>, range: Range<FileOffset>) -> Result<u64> {
         self.volume().begin_change()?;
         if self.kind() != FileType::Regular {
@@ -126,7 +127,8 @@ impl Node {
         // The volume may have been closed, and an atomic write begun, before the lock was taken.
         self.writeback()?;
         state.atomic.check_none()?;
-        // Direct writes and stores to maps that are under way would be overwritten with what was read before.
+        // Direct writes and stores to maps that are under way would be overwritten with what was
+        // read before.
         iomap::quiesce_cache(file, range.clone());
         let (mut at, end) = (range.start, range.end.min(file.size()));
         while at < end {

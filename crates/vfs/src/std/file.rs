@@ -1,8 +1,10 @@
-//! The calls of `std::fs::File` and `std::os::unix::fs::FileExt`, and the traits of `std::io`, for open files.
-//! Not here: calls for servers, with privileges and flags (`file/mod.rs`, `file/synchronous.rs`).
+//! The calls of `std::fs::File` and `std::os::unix::fs::FileExt`, and the traits of `std::io`, for
+//! open files. Not here: calls for servers, with privileges and flags (`file/mod.rs`,
+//! `file/synchronous.rs`).
 //!
-//! The calls have the names, arguments and meanings of the standard library's, but return this library's errors.
-//! The `std::io` traits read and write at a position that all users of a [`File`] share, and return `std::io::Error`.
+//! The calls have the names, arguments and meanings of the standard library's, but return this
+//! library's errors. The `std::io` traits read and write at a position that all users of a [`File`]
+//! share, and return `std::io::Error`.
 
 use std::fs::Permissions;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,28 +19,30 @@ use crate::file::rw_flags::{RwFlags, WriteAt};
 use crate::node::rights::Privileges;
 
 impl File {
-    /// Reads at byte `offset`. Returns the number of bytes, which is less than the buffer's length only at the end of
-    /// the file. Does not change the file's position.
+    /// Reads at byte `offset`. Returns the number of bytes, which is less than the buffer's length
+    /// only at the end of the file. Does not change the file's position.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.read_with(FileOffset(offset), buffer, RwFlags::default())
     }
 
-    /// Fills `buffer` from byte `offset` on. The file's position stays. Errors: `UnexpectedEof` if the file ends
-    /// before the last byte; then the contents of `buffer` are unspecified.
+    /// Fills `buffer` from byte `offset` on. The file's position stays. Errors: `UnexpectedEof` if
+    /// the file ends before the last byte; then the contents of `buffer` are unspecified.
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let length = self.read_at(buffer, offset)?;
         if length < buffer.len() { Err(Error::UnexpectedEof) } else { Ok(()) }
     }
 
-    /// Writes `data` into the cache, at byte `offset`, or at the end if the file was opened to append. Returns the
-    /// number of bytes written. It is less than the length of `data` only after an error, which the next write
-    /// reports. The file's position stays. Setuid and setgid bits stay, too, as for root.
+    /// Writes `data` into the cache, at byte `offset`, or at the end if the file was opened to
+    /// append. Returns the number of bytes written. It is less than the length of `data` only after
+    /// an error, which the next write reports. The file's position stays. Setuid and setgid bits
+    /// stay, too, as for root.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         let at = self.write_position(offset);
         self.write_with(at, data, Privileges::Keep, RwFlags::default())
     }
 
-    /// Writes all of `data`, as [`write_at`](Self::write_at) does. After an error, a part of it may be written.
+    /// Writes all of `data`, as [`write_at`](Self::write_at) does. After an error, a part of it may
+    /// be written.
     pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> Result<()> {
         while !data.is_empty() {
             let length = self.write_at(data, offset)?;
@@ -50,19 +54,20 @@ impl File {
         Ok(())
     }
 
-    /// Makes the file's data and attributes durable. Errors: also the first writeback error since the file was
-    /// opened, or since the last error was reported.
+    /// Makes the file's data and attributes durable. Errors: also the first writeback error since
+    /// the file was opened, or since the last error was reported.
     pub fn sync_all(&self) -> Result<()> {
         self.node().sync_with(0..u64::MAX, false, self.errors())
     }
 
-    /// [`sync_all`](Self::sync_all), but makes attributes durable only if reading the data needs them.
+    /// [`sync_all`](Self::sync_all), but makes attributes durable only if reading the data needs
+    /// them.
     pub fn sync_data(&self) -> Result<()> {
         self.node().sync_with(0..u64::MAX, true, self.errors())
     }
 
-    /// Truncates the file to `size` bytes, or extends it by a hole. Setuid and setgid bits stay, as for root. Errors:
-    /// `InvalidArgument` if the file was not opened for writing.
+    /// Truncates the file to `size` bytes, or extends it by a hole. Setuid and setgid bits stay, as
+    /// for root. Errors: `InvalidArgument` if the file was not opened for writing.
     pub fn set_len(&self, size: u64) -> Result<()> {
         if !self.mode().write {
             // EINVAL, as ftruncate(2) fails.
@@ -104,8 +109,8 @@ impl Read for &File {
 }
 
 impl Write for &File {
-    /// Writes at the file's position, or at the end if the file was opened to append. Afterwards, the position is the
-    /// end of the written data.
+    /// Writes at the file's position, or at the end if the file was opened to append. Afterwards,
+    /// the position is the end of the written data.
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let mut position = self.position.lock();
         let at = self.write_position(*position);

@@ -16,11 +16,13 @@ use crate::node::Node;
 use crate::std::path::{bytes_of, path_of};
 use crate::volume::Volume;
 
-/// The maximum number of symbolic links that lead to a file which must be created. Linux follows as many in one walk.
+/// The maximum number of symbolic links that lead to a file which must be created. Linux follows as
+/// many in one walk.
 const ATTEMPTS_MAX: u32 = 40;
 
-/// Options for opening a regular file by its path, with the names and meanings of [`std::fs::OpenOptions`]. An
-/// existing file keeps its contents unless [`truncate`](Self::truncate) is set.
+/// Options for opening a regular file by its path, with the names and meanings of
+/// [`std::fs::OpenOptions`]. An existing file keeps its contents unless
+/// [`truncate`](Self::truncate) is set.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     read: bool,
@@ -76,14 +78,15 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether a file that does not exist is created. Needs [`write`](Self::write) or [`append`](Self::append).
+    /// Sets whether a file that does not exist is created. Needs [`write`](Self::write) or
+    /// [`append`](Self::append).
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Sets whether the file must be created: nothing may exist at the path, not even a symbolic link. Then
-    /// [`create`](Self::create) and [`truncate`](Self::truncate) are ignored.
+    /// Sets whether the file must be created: nothing may exist at the path, not even a symbolic
+    /// link. Then [`create`](Self::create) and [`truncate`](Self::truncate) are ignored.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
@@ -95,8 +98,9 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the file at `path`, as root. Errors: `InvalidArgument` for the combinations of options that
-    /// `std::fs::OpenOptions` refuses; `IsDirectory` and `WrongType` for nodes that are not regular files.
+    /// Opens the file at `path`, as root. Errors: `InvalidArgument` for the combinations of options
+    /// that `std::fs::OpenOptions` refuses; `IsDirectory` and `WrongType` for nodes that are not
+    /// regular files.
     pub fn open(&self, volume: &Volume, path: impl AsRef<Path>) -> Result<File> {
         self.check()?;
         let mode = OpenMode { write: self.write || self.append, append: self.append };
@@ -127,7 +131,8 @@ impl OpenOptions {
                 found => return found.map(|node| (node, false)),
             }
             match create(&path) {
-                // A symbolic link to a name that does not exist, or a file that another thread has just created.
+                // A symbolic link to a name that does not exist, or a file that another thread has
+                // just created.
                 Err(Error::Exists) => path = followed(volume, path)?,
                 created => return created.map(|node| (node, true)),
             }

@@ -1,9 +1,10 @@
-//! The calls of `std::fs` on a volume, with the names and meanings of the standard library's.
-//! Not here: calls on whole trees (`names/tree.rs`), options for opening (`open_options.rs`), and changes by path with
-//! credentials (`names/path_change.rs`).
+//! The calls of `std::fs` on a volume, with the names and meanings of the standard library's. Not
+//! here: calls on whole trees (`names/tree.rs`), options for opening (`open_options.rs`), and
+//! changes by path with credentials (`names/path_change.rs`).
 //!
-//! Paths begin at the volume's root, also relative ones. Symbolic links do not lead out of the volume. All calls act as
-//! root, since a user who can write to the image can change all of it anyway.
+//! Paths begin at the volume's root, also relative ones. Symbolic links do not lead out of the
+//! volume. All calls act as root, since a user who can write to the image can change all of it
+//! anyway.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
@@ -44,14 +45,14 @@ impl Volume {
         OpenOptions::new().read(true).open(self, path)
     }
 
-    /// Opens the regular file at `path` for writing. A file that does not exist is created, with the permissions
-    /// 0o644, and an existing one is truncated to zero bytes.
+    /// Opens the regular file at `path` for writing. A file that does not exist is created, with
+    /// the permissions 0o644, and an existing one is truncated to zero bytes.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
         OpenOptions::new().write(true).create(true).truncate(true).open(self, path)
     }
 
-    /// Creates a regular file with the permissions 0o644, and opens it for reading and writing. Errors: `Exists` if
-    /// `path` exists.
+    /// Creates a regular file with the permissions 0o644, and opens it for reading and writing.
+    /// Errors: `Exists` if `path` exists.
     pub fn create_new(&self, path: impl AsRef<Path>) -> Result<File> {
         OpenOptions::new().read(true).write(true).create_new(true).open(self, path)
     }
@@ -71,18 +72,20 @@ impl Volume {
         }
     }
 
-    /// Returns the contents of the regular file at `path` as text. Errors: `InvalidUtf8` if they are not valid UTF-8.
+    /// Returns the contents of the regular file at `path` as text. Errors: `InvalidUtf8` if they
+    /// are not valid UTF-8.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
         String::from_utf8(self.read(path)?).map_err(|_| Error::InvalidUtf8)
     }
 
-    /// Creates a file with these contents, or replaces all contents of an existing one. See [`create`](Self::create).
+    /// Creates a file with these contents, or replaces all contents of an existing one. See
+    /// [`create`](Self::create).
     pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<()> {
         self.create(path)?.write_all_at(contents.as_ref(), 0)
     }
 
-    /// Returns an iterator over the entries of the directory at `path`, without "." and "..", in the order of the
-    /// directory.
+    /// Returns an iterator over the entries of the directory at `path`, without "." and "..", in
+    /// the order of the directory.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir<'_>> {
         let directory = self.node_at(path.as_ref(), Follow::Yes)?;
         directory.require_directory()?;
@@ -95,8 +98,8 @@ impl Volume {
         self.create_at(bytes_of(path.as_ref()), &what, &Credentials::ROOT).map(drop)
     }
 
-    /// Removes the file at `path`. A symbolic link at the end of `path` is not followed. Errors: `IsDirectory` for a
-    /// directory.
+    /// Removes the file at `path`. A symbolic link at the end of `path` is not followed. Errors:
+    /// `IsDirectory` for a directory.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         self.remove_of(bytes_of(path.as_ref()), Some(false), &Credentials::ROOT)
     }
@@ -106,13 +109,15 @@ impl Volume {
         self.remove_of(bytes_of(path.as_ref()), Some(true), &Credentials::ROOT)
     }
 
-    /// Renames `from` to `to`. A file at `to` is replaced, and so is an empty directory by a directory.
+    /// Renames `from` to `to`. A file at `to` is replaced, and so is an empty directory by a
+    /// directory.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from, to) = (bytes_of(from.as_ref()), bytes_of(to.as_ref()));
         self.rename_at(from, to, RenameFlags::default(), &Credentials::ROOT)
     }
 
-    /// Adds the name `link` to the file `original`. A symbolic link at the end of `original` is not followed.
+    /// Adds the name `link` to the file `original`. A symbolic link at the end of `original` is not
+    /// followed.
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         self.link_at(bytes_of(original.as_ref()), bytes_of(link.as_ref()))
     }
@@ -146,8 +151,8 @@ impl Volume {
         self.node_at(path.as_ref(), Follow::Yes)?.set_permissions(&permissions)
     }
 
-    /// Returns whether `path` exists, following symbolic links. Returns `false` also if a parent is missing. Other
-    /// failures are errors.
+    /// Returns whether `path` exists, following symbolic links. Returns `false` also if a parent is
+    /// missing. Other failures are errors.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.node_at(path.as_ref(), Follow::Yes) {
             Ok(_) => Ok(true),
@@ -156,8 +161,8 @@ impl Volume {
         }
     }
 
-    /// Returns the node at `path`. Errors: `NotFound` also for an empty path, as in the kernel. [`resolve`](Self::resolve)
-    /// takes paths as bytes.
+    /// Returns the node at `path`. Errors: `NotFound` also for an empty path, as in the kernel.
+    /// [`resolve`](Self::resolve) takes paths as bytes.
     pub fn node_at(&self, path: impl AsRef<Path>, follow: Follow) -> Result<Arc<Node>> {
         let path = bytes_of(path.as_ref());
         path::check_nonempty(path)?;

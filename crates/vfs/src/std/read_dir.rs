@@ -66,8 +66,8 @@ impl Batch {
 
 /// An iterator over the entries of a directory, without "." and "..". See [`Volume::read_dir`].
 ///
-/// Entries are read in batches. Names that are added or removed during the iteration may or may not appear. The
-/// iterator ends after an error.
+/// Entries are read in batches. Names that are added or removed during the iteration may or may not
+/// appear. The iterator ends after an error.
 #[derive(Debug)]
 pub struct ReadDir<'v> {
     volume: &'v Volume,

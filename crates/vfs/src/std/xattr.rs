@@ -13,7 +13,8 @@ use crate::node::rights::Privileges;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Returns the value of an extended attribute, such as `user.comment`, of the node at `path`. Errors: `NoAttribute`.
+    /// Returns the value of an extended attribute, such as `user.comment`, of the node at `path`.
+    /// Errors: `NoAttribute`.
     pub fn get_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
         self.node_at(path.as_ref(), Follow::Yes)?.get_xattr(name.as_ref().as_bytes())
     }
@@ -24,7 +25,8 @@ impl Volume {
         Ok(names.into_iter().map(OsString::from_vec).collect())
     }
 
-    /// Sets an extended attribute of the node at `path`, as root. [`XattrMode::default`] sets it whether or not it is there.
+    /// Sets an extended attribute of the node at `path`, as root. [`XattrMode::default`] sets it
+    /// whether or not it is there.
     pub fn set_xattr(
         &self,
         path: impl AsRef<Path>,

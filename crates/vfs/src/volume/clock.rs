@@ -10,7 +10,8 @@ const SECOND: i64 = 1_000_000_000;
 /// The last time that [`now`] returned, in nanoseconds since 1970. An `i64` holds times until 2262.
 static LAST_EXACT: AtomicI64 = AtomicI64::new(0);
 
-/// Returns the exact time, for changes that write the inode anyway. Two changes get different times, unlike with ticks.
+/// Returns the exact time, for changes that write the inode anyway. Two changes get different
+/// times, unlike with ticks.
 pub fn now() -> Timestamp {
     let now = nanoseconds(&clock_gettime(ClockId::Realtime));
     let before = LAST_EXACT.fetch_max(now, Ordering::Relaxed);
@@ -20,15 +21,16 @@ pub fn now() -> Timestamp {
     timestamp(now)
 }
 
-/// Returns the time of the host's last tick, some milliseconds ago, or the last time that [`now`] returned if that is
-/// later. Changes of data use it: two changes within a tick need only one write of the inode.
+/// Returns the time of the host's last tick, some milliseconds ago, or the last time that [`now`]
+/// returned if that is later. Changes of data use it: two changes within a tick need only one write
+/// of the inode.
 pub(crate) fn last_tick() -> Timestamp {
     let tick = nanoseconds(&clock_gettime(ClockId::RealtimeCoarse));
     timestamp(not_before(tick, LAST_EXACT.load(Ordering::Relaxed)))
 }
 
-/// Returns the time of the host's last tick, which the host's kernel uses for its own changes. It may be some
-/// milliseconds earlier than [`now`].
+/// Returns the time of the host's last tick, which the host's kernel uses for its own changes. It
+/// may be some milliseconds earlier than [`now`].
 pub fn tick() -> Timestamp {
     timestamp(nanoseconds(&clock_gettime(ClockId::RealtimeCoarse)))
 }
@@ -37,7 +39,8 @@ fn not_before(tick: i64, exact: i64) -> i64 {
     if was_set_back(tick, exact) { tick } else { tick.max(exact) }
 }
 
-/// Returns whether the clock was set back since it showed `before`. Ticks are never as late as that.
+/// Returns whether the clock was set back since it showed `before`. Ticks are never as late as
+/// that.
 fn was_set_back(now: i64, before: i64) -> bool {
     before.saturating_sub(now) > SECOND
 }

@@ -1,4 +1,5 @@
-//! The description of files with data that may be lost after an error. Not here: which files (`writeback/losses.rs`).
+//! The description of files with data that may be lost after an error. Not here: which files
+//! (`writeback/losses.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -17,8 +18,8 @@ const SEARCH_TIME: Duration = Duration::from_secs(2);
 /// The maximum number of files whose paths are searched and that are named.
 const NAMED_MAX: usize = 20;
 
-/// Files with data that may be lost, for messages: `; files that were written since the last sync: /a (10 bytes)`. Empty if none
-/// is known.
+/// Files with data that may be lost, for messages:
+/// `; files that were written since the last sync: /a (10 bytes)`. Empty if none is known.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LostFiles {
     /// The files that are named.
@@ -63,8 +64,9 @@ impl fmt::Display for LostFiles {
 }
 
 impl Volume {
-    /// Returns the files with data that may be lost, after [`close`](Self::close) or a sync has failed. Those whose data could not be
-    /// written back are among them until they are removed. Searches their paths for up to 2 s.
+    /// Returns the files with data that may be lost, after [`close`](Self::close) or a sync has
+    /// failed. Those whose data could not be written back are among them until they are removed.
+    /// Searches their paths for up to 2 s.
     pub fn lost_files(&self) -> LostFiles {
         let (mut found, has_uncounted) = self.known_losses();
         let others = found.len().saturating_sub(NAMED_MAX) as u64;

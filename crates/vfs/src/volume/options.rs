@@ -11,10 +11,12 @@ use pagecache::CacheOptions;
 
 use crate::node::access::AccessOptions;
 
-/// Options for opening a volume, in the style of [`std::fs::OpenOptions`]. Options without a method are set as fields.
+/// Options for opening a volume, in the style of [`std::fs::OpenOptions`]. Options without a method
+/// are set as fields.
 ///
 /// ```no_run
-/// let volume = vfs::VolumeOptions::new().writable(true).cache_bytes_max(64 << 20).open("disk.img")?;
+/// let mut options = vfs::VolumeOptions::new();
+/// let volume = options.writable(true).cache_bytes_max(64 << 20).open("disk.img")?;
 /// # Ok::<(), base::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -27,17 +29,20 @@ pub struct VolumeOptions {
     pub direct: DirectOptions,
     /// Whether the volume is opened for writing. Otherwise the device is never written.
     pub writable: bool,
-    /// Whether freed blocks are discarded on the device once their freeing is durable. An image file becomes sparse
-    /// there, and a disk need not keep their contents. `None` for the volume's own default, which is not to.
+    /// Whether freed blocks are discarded on the device once their freeing is durable. An image
+    /// file becomes sparse there, and a disk need not keep their contents. `None` for the volume's
+    /// own default, which is not to.
     pub discard: Option<bool>,
-    /// Whether new files get the group of their directory. `None` for the volume's own default, which is that of their
-    /// creator, unless the directory has the setgid bit.
+    /// Whether new files get the group of their directory. `None` for the volume's own default,
+    /// which is that of their creator, unless the directory has the setgid bit.
     pub bsd_groups: Option<bool>,
-    /// Whether files that replace others are written back early: before a rename over another file, and at the close of
-    /// a file that was truncated to zero. After a crash, the file has its old or its new contents, and is not empty.
-    /// The kernel's option of this name is on by default, too.
+    /// Whether files that replace others are written back early: before a rename over another file,
+    /// and at the close of a file that was truncated to zero. After a crash, the file has its old
+    /// or its new contents, and is not empty. The kernel's option of this name is on by default,
+    /// too.
     pub auto_da_alloc: bool,
-    /// The age at which dirty data is written back and committed without a sync. Zero means the default of 5 s.
+    /// The age at which dirty data is written back and committed without a sync. Zero means the
+    /// default of 5 s.
     pub commit_interval: Duration,
     /// The reaction to corruption, instead of the volume's own policy.
     pub errors: Option<ErrorPolicy>,
@@ -45,15 +50,17 @@ pub struct VolumeOptions {
     pub sync: bool,
     /// Whether all directories are changed as if they had the flag +D.
     pub dirsync: bool,
-    /// Whether the volume is read without recovery: no journal is replayed, and no synced files are recovered.
+    /// Whether the volume is read without recovery: no journal is replayed, and no synced files are
+    /// recovered.
     pub no_recovery: bool,
-    /// Whether an image is read that ends before its volume does. Reads of what is missing fail. If the last changes cannot be
-    /// recovered, the volume is read without them. Refused for writing.
+    /// Whether an image is read that ends before its volume does. Reads of what is missing fail. If
+    /// the last changes cannot be recovered, the volume is read without them. Refused for writing.
     pub incomplete: bool,
-    /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
-    /// cancels the wait.
+    /// Called repeatedly while the opening waits to see whether another host has the volume open
+    /// for writing. `false` cancels the wait.
     pub wait_callback: WaitCallback,
-    /// The keys of encrypted files. Without its key, a file cannot be read, and its name is shown in another form.
+    /// The keys of encrypted files. Without its key, a file cannot be read, and its name is shown
+    /// in another form.
     pub keys: Arc<Keys>,
     /// The options of ext4.
     pub ext4: ext4::Format,
@@ -127,7 +134,8 @@ impl VolumeOptions {
         self
     }
 
-    /// Sets whether the volume is read without recovery: no journal is replayed, and no synced files are recovered.
+    /// Sets whether the volume is read without recovery: no journal is replayed, and no synced
+    /// files are recovered.
     pub fn no_recovery(&mut self, no_recovery: bool) -> &mut Self {
         self.no_recovery = no_recovery;
         self

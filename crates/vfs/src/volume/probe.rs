@@ -7,10 +7,12 @@ use device::{IncompleteDevice, SharedDevice};
 use fs::{FileSystem, Format, FormatOptions};
 use pagecache::PageCache;
 
-/// Opens the volume on `device` with the first of `formats` that recognizes its superblock, or else a copy of it.
+/// Opens the volume on `device` with the first of `formats` that recognizes its superblock, or else
+/// a copy of it.
 ///
-/// Errors: `Unsupported` if none does; the error says what the device has instead. First superblocks come first, because the
-/// boot block of a volume may begin like a container. Copies come last: other contents may have replaced their volume.
+/// Errors: `Unsupported` if none does; the error says what the device has instead. First
+/// superblocks come first, because the boot block of a volume may begin like a container. Copies
+/// come last: other contents may have replaced their volume.
 pub(crate) fn open(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -61,7 +63,8 @@ pub fn table_warning(damage: &Error) -> String {
     )
 }
 
-/// Returns warnings of changes to the volume on `device`: a user may lose more than what is changed.
+/// Returns warnings of changes to the volume on `device`: a user may lose more than what is
+/// changed.
 pub(crate) fn warnings_of_changes(device: &SharedDevice, formats: &[&dyn Format]) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(damage) = device.origin().and_then(|origin| origin.damage) {
@@ -78,8 +81,9 @@ pub(crate) fn warnings_of_changes(device: &SharedDevice, formats: &[&dyn Format]
     warnings
 }
 
-/// Opens the volume on `device` for reading, although the device may end before the volume does. If the last changes cannot
-/// be recovered, opens it without recovery. Also returns what is missing, for users.
+/// Opens the volume on `device` for reading, although the device may end before the volume does. If
+/// the last changes cannot be recovered, opens it without recovery. Also returns what is missing,
+/// for users.
 pub(crate) fn open_incomplete(
     device: SharedDevice,
     cache: &Arc<PageCache>,

@@ -1,12 +1,12 @@
-//! The removal of files without a name, as a source of space: their last user frees them, on any thread.
-//! Not here: the removal (`Drop` of a node).
+//! The removal of files without a name, as a source of space: their last user frees them, on any
+//! thread. Not here: the removal (`Drop` of a node).
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// The time for which a file without a name is expected to be freed, after it has lost its name or was closed.
-/// Afterwards it is taken to be in use.
+/// The time for which a file without a name is expected to be freed, after it has lost its name or
+/// was closed. Afterwards it is taken to be in use.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// The maximum number of threads that wait at a time.
 const WAITERS_MAX: usize = 8;
@@ -24,7 +24,8 @@ struct State {
     nameless: usize,
     /// The number of nodes that were freed so far.
     freed: u64,
-    /// The last time at which a file lost its name, was created without one, or was closed without one.
+    /// The last time at which a file lost its name, was created without one, or was closed without
+    /// one.
     last_event: Option<Instant>,
     waiters: usize,
 }
@@ -71,8 +72,8 @@ impl Removals {
         state.freed != freed || (state.nameless > 0 && is_recent)
     }
 
-    /// Waits until more than `freed` nodes were freed, at most until `end`. Returns at once if no node is about to be
-    /// freed. Returns whether more were freed.
+    /// Waits until more than `freed` nodes were freed, at most until `end`. Returns at once if no
+    /// node is about to be freed. Returns whether more were freed.
     pub(crate) fn wait(&self, freed: u64, end: Instant) -> bool {
         let mut state = self.state.lock();
         while state.freed == freed && state.nameless > 0 && state.waiters < WAITERS_MAX {

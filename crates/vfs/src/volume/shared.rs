@@ -33,10 +33,11 @@ pub(crate) struct Shared {
     pub(crate) access: AccessOptions,
     pub(crate) nodes: NodeTable,
     pub(crate) removals: Removals,
-    /// Held while a directory moves to another directory, so that no other thread changes a path to the root.
+    /// Held while a directory moves to another directory, so that no other thread changes a path to
+    /// the root.
     pub(crate) moves: RankedMutex<()>,
-    /// Held shared while an inode is created and added to the table, and exclusively to load an inode by the number in
-    /// a file handle: an inode must not have two nodes.
+    /// Held shared while an inode is created and added to the table, and exclusively to load an
+    /// inode by the number in a file handle: an inode must not have two nodes.
     pub(crate) making: RankedRwLock<()>,
     /// `None` on a read-only volume.
     pub(crate) writeback: Option<Writeback>,
@@ -49,7 +50,8 @@ impl Shared {
         self.cache.new_mapping(self.block_size)
     }
 
-    /// Prepares a change: marks the volume as in use, if it was marked as clean. Fails if the volume cannot be changed.
+    /// Prepares a change: marks the volume as in use, if it was marked as clean. Fails if the
+    /// volume cannot be changed.
     pub(crate) fn begin_change(&self) -> Result<()> {
         self.file_system.check_writable()?;
         self.mark_in_use()

@@ -14,10 +14,11 @@ use crate::node::Node;
 
 /// The age at which lazy access times are written, as in the kernel.
 const LAZY_AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
-/// The maximum number of dirty inodes with which access times may be lazy, since dirty inodes stay in memory. With
-/// more, access times are written as early as data.
+/// The maximum number of dirty inodes with which access times may be lazy, since dirty inodes stay
+/// in memory. With more, access times are written as early as data.
 const LAZY_MAX: usize = 4096;
-/// The maximum number of dirty inodes with which access times may wait. With more, they are written at once.
+/// The maximum number of dirty inodes with which access times may wait. With more, they are written
+/// at once.
 const WAITING_MAX: usize = 16_384;
 
 /// The age at which a dirty inode expires: it is then written back without a sync.
@@ -66,15 +67,16 @@ impl DirtyInodes {
         dirty.written.add(bytes);
     }
 
-    /// Returns how much was written to a file so far, for [`forget_written`](Self::forget_written) after a sync.
+    /// Returns how much was written to a file so far, for [`forget_written`](Self::forget_written)
+    /// after a sync.
     pub(super) fn written(&self, node: &Node) -> Option<WrittenBefore> {
         let inodes = self.inodes.lock();
         let dirty = inodes.get(&node.number()).filter(|dirty| dirty.written.left() > 0)?;
         Some(dirty.written.begin_sync())
     }
 
-    /// Forgets what was written to a file before a sync, which is durable now, unless some of it could not be written back. What was
-    /// written during the sync may not be durable.
+    /// Forgets what was written to a file before a sync, which is durable now, unless some of it
+    /// could not be written back. What was written during the sync may not be durable.
     pub(super) fn forget_written(&self, node: &Node, before: WrittenBefore) {
         if let Some(dirty) = self.inodes.lock().get_mut(&node.number())
             && dirty.errors == node.error_count()
@@ -130,14 +132,14 @@ impl DirtyInodes {
         self.choose(|_| true)
     }
 
-    /// Returns all inodes except those with lazy access times that have not expired, in the order of
-    /// [`choose`](Self::choose).
+    /// Returns all inodes except those with lazy access times that have not expired, in the order
+    /// of [`choose`](Self::choose).
     pub(super) fn due(&self) -> Vec<Arc<Node>> {
         self.choose(|dirty| dirty.expiry == Expiry::Normal || self.is_expired(dirty))
     }
 
-    /// Returns the chosen inodes, those that have been dirty longest first. So files that were written one after the
-    /// other get adjacent blocks in that order.
+    /// Returns the chosen inodes, those that have been dirty longest first. So files that were
+    /// written one after the other get adjacent blocks in that order.
     fn choose(&self, is_chosen: impl Fn(&DirtyInode) -> bool) -> Vec<Arc<Node>> {
         let inodes = self.inodes.lock();
         let chosen = inodes.values().filter(|dirty| is_chosen(dirty));
@@ -156,9 +158,10 @@ impl DirtyInodes {
         dirty.since.elapsed() >= age_max
     }
 
-    /// Ends a round of writeback that began at `begun`: writes the pending times of `nodes`, and removes clean inodes.
-    /// The data of inodes that are still dirty became so during the round, so their age starts at `begun`. Errors in
-    /// writing times go to `errors`, and what was written to `losses`.
+    /// Ends a round of writeback that began at `begun`: writes the pending times of `nodes`, and
+    /// removes clean inodes. The data of inodes that are still dirty became so during the round, so
+    /// their age starts at `begun`. Errors in writing times go to `errors`, and what was written to
+    /// `losses`.
     pub(super) fn finish_round(
         &self,
         nodes: Vec<Arc<Node>>,
@@ -182,9 +185,9 @@ impl DirtyInodes {
                 continue;
             }
             let mut inodes = self.inodes.lock();
-            // A concurrent change makes the file dirty, or its times pending, before it adds the inode: either it adds
-            // the inode after this removal, or this check sees the change. Once the volume is shut down, pending times
-            // cannot be written any more.
+            // A concurrent change makes the file dirty, or its times pending, before it adds the
+            // inode: either it adds the inode after this removal, or this check sees the change.
+            // Once the volume is shut down, pending times cannot be written any more.
             let has_pending = node.inode().has_pending() && !is_lost;
             let is_clean = node.is_settled() && !has_pending;
             let removed = if is_clean { inodes.remove(&node.number()) } else { None };

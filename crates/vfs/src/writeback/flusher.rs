@@ -1,5 +1,5 @@
-//! The flusher: a thread that writes back and commits old data, and writes back data above the background limit.
-//! Not here: the limits (`mod.rs`), and the dirty inodes (`dirty_inodes.rs`).
+//! The flusher: a thread that writes back and commits old data, and writes back data above the
+//! background limit. Not here: the limits (`mod.rs`), and the dirty inodes (`dirty_inodes.rs`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -14,7 +14,8 @@ use super::dirty_inodes::DirtyInodes;
 use super::losses::Losses;
 use super::settle_all;
 
-/// The default age at which dirty data is written back. The kernel uses 30 s, but it receives every sync(2).
+/// The default age at which dirty data is written back. The kernel uses 30 s, but it receives every
+/// sync(2).
 const AGE_MAX: Duration = Duration::from_secs(5);
 /// The interval at which the flusher checks for old data.
 const TICK: Duration = Duration::from_millis(500);
@@ -47,8 +48,8 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
-    /// Returns the state for a thread that writes data back at the age `age_max`, or at the default age if that
-    /// is zero.
+    /// Returns the state for a thread that writes data back at the age `age_max`, or at the default
+    /// age if that is zero.
     pub(super) fn new(
         end_io: Arc<EndIo>,
         file_system: Arc<dyn FileSystem>,
@@ -93,8 +94,9 @@ impl Flusher {
         }
     }
 
-    /// Runs one round. If any data or change is old, writes back and commits all data, so that the next round is not due soon. On
-    /// a mount that does not receive sync(2), a crash after a sync loses only data that is younger than the limit.
+    /// Runs one round. If any data or change is old, writes back and commits all data, so that the
+    /// next round is not due soon. On a mount that does not receive sync(2), a crash after a sync
+    /// loses only data that is younger than the limit.
     fn round(&self, flush_all: bool) {
         let begun = Instant::now();
         if self.end_io.take_direct_writes() {
@@ -107,7 +109,8 @@ impl Flusher {
             || self.uncommitted.lock().is_some_and(is_old)
             || self.file_system.changed_since().is_some_and(is_old);
         if !flush_all && !has_old {
-            // There is nothing to write. A later change reports an error that shuts the volume down.
+            // There is nothing to write. A later change reports an error that shuts the volume
+            // down.
             if let Err(error) = self.file_system.clean_in_background() {
                 tracing::debug!(%error, "the volume is not cleaned");
             }

@@ -1,5 +1,5 @@
-//! Files with data that may be lost after an error: what was written to them since the last successful sync. Not here: the
-//! errors (`iomap::WritebackErrors`).
+//! Files with data that may be lost after an error: what was written to them since the last
+//! successful sync. Not here: the errors (`iomap::WritebackErrors`).
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ struct State {
     syncs: u64,
     /// Files with data that was written back, but may not be committed.
     written: BTreeMap<InodeNumber, Written>,
-    /// Bytes of files whose data could not be written back. A sync reports an error only once, and sync(2) to nobody, so
-    /// they stay until the files are removed.
+    /// Bytes of files whose data could not be written back. A sync reports an error only once, and
+    /// sync(2) to nobody, so they stay until the files are removed.
     failed: BTreeMap<InodeNumber, u64>,
     /// Whether files were left out, since there are too many.
     has_others: bool,
@@ -62,7 +62,8 @@ impl Losses {
         self.0.lock().written.get(&file).map(|written| written.bytes.begin_sync())
     }
 
-    /// Notes that a file was synced, with what was added before the sync. What was added since may not be durable.
+    /// Notes that a file was synced, with what was added before the sync. What was added since may
+    /// not be durable.
     pub(super) fn synced(&self, file: InodeNumber, before: WrittenBefore) {
         let mut state = self.0.lock();
         let Some(written) = state.written.get_mut(&file) else { return };
@@ -98,7 +99,8 @@ impl Losses {
         !self.0.lock().failed.is_empty()
     }
 
-    /// Returns all files, those with data that could not be written back first, and whether there are others.
+    /// Returns all files, those with data that could not be written back first, and whether there
+    /// are others.
     pub(crate) fn all(&self) -> (Vec<(InodeNumber, u64)>, bool) {
         let state = self.0.lock();
         let written_to = |file| state.written.get(file).map_or(0, |written| written.bytes.left());

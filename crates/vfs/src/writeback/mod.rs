@@ -1,5 +1,6 @@
-//! Writeback of a volume's dirty data: limits for writers, and syncs of the whole volume. Not here: the dirty
-//! inodes (`dirty_inodes.rs`), the background thread (`flusher.rs`), and writeback of one file (`iomap`).
+//! Writeback of a volume's dirty data: limits for writers, and syncs of the whole volume. Not here:
+//! the dirty inodes (`dirty_inodes.rs`), the background thread (`flusher.rs`), and writeback of one
+//! file (`iomap`).
 
 mod dirty_inodes;
 mod flusher;
@@ -27,8 +28,8 @@ use crate::node::Node;
 const BACKGROUND_SHARE: u8 = 20;
 /// The share of dirty data in the cache, in percent, above which writers wait.
 const HARD_SHARE: u8 = 40;
-/// The maximum number of bytes of uncached writes that are not on the device yet: enough to keep a fast device
-/// busy. The limit is also at most half of the background limit for all dirty data.
+/// The maximum number of bytes of uncached writes that are not on the device yet: enough to keep a
+/// fast device busy. The limit is also at most half of the background limit for all dirty data.
 const BEHIND_BYTES_MAX: u64 = 32 << 20;
 /// The maximum number of times that a change makes room for folios: other threads may take it.
 const ROOM_ATTEMPTS_MAX: u32 = 8;
@@ -57,7 +58,8 @@ pub(crate) struct Writeback {
 }
 
 impl Writeback {
-    /// Starts the flusher. It writes data back at the age `age_max`, or at the default age if that is zero.
+    /// Starts the flusher. It writes data back at the age `age_max`, or at the default age if that
+    /// is zero.
     pub(crate) fn start(
         cache: &Arc<PageCache>,
         file_system: &Arc<dyn FileSystem>,
@@ -89,15 +91,17 @@ impl Writeback {
         self.is_closed.store(true, Ordering::Release);
     }
 
-    /// Ends background writeback, and waits until its threads have dropped all files, which refer to the device. Later, data is
-    /// written back only by syncs, and by writers that wait. The caller holds no locks.
+    /// Ends background writeback, and waits until its threads have dropped all files, which refer
+    /// to the device. Later, data is written back only by syncs, and by writers that wait. The
+    /// caller holds no locks.
     pub(crate) fn stop(&self) {
         self.stop_flusher();
         self.behind.stop();
         self.end_io.wait_until_idle();
     }
 
-    /// Ends the flusher's thread, unless the caller is this thread, which may drop the last reference to the volume.
+    /// Ends the flusher's thread, unless the caller is this thread, which may drop the last
+    /// reference to the volume.
     fn stop_flusher(&self) {
         self.flusher.send(Command::Stop);
         drop(self.thread.lock().take());
@@ -107,8 +111,8 @@ impl Writeback {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Adds a file with dirty data to the dirty inodes, and wakes the flusher if more than the background limit is
-    /// dirty. The file has a name. The caller holds the node's lock.
+    /// Adds a file with dirty data to the dirty inodes, and wakes the flusher if more than the
+    /// background limit is dirty. The file has a name. The caller holds the node's lock.
     pub(crate) fn note(&self, node: &Arc<Node>) {
         self.flusher.inodes.add(node, Expiry::Normal);
         self.flush_if_needed();
@@ -126,7 +130,8 @@ impl Writeback {
         }
     }
 
-    /// Begins a sync of all data of a file. Returns what [`note_synced`](Self::note_synced) forgets.
+    /// Begins a sync of all data of a file. Returns what [`note_synced`](Self::note_synced)
+    /// forgets.
     pub(crate) fn begin_sync(&self, node: &Node) -> FileSync {
         // A round may pass it on between the two.
         let later = self.flusher.inodes.written(node);
@@ -148,15 +153,17 @@ impl Writeback {
         &self.flusher.losses
     }
 
-    /// Adds an inode with a new access time to the dirty inodes. The inode has a name. Returns false if there are
-    /// too many dirty inodes; then the caller writes the time. The caller holds the node's lock.
+    /// Adds an inode with a new access time to the dirty inodes. The inode has a name. Returns
+    /// false if there are too many dirty inodes; then the caller writes the time. The caller holds
+    /// the node's lock.
     pub(crate) fn note_access(&self, node: &Arc<Node>, expiry: Expiry) -> bool {
         self.flusher.inodes.add_access(node, expiry)
     }
 
-    /// Waits until less data than the limit is dirty. With `Dropbehind`, also waits for the limit of uncached writes.
-    /// Writes back the data of `node`, then of all files with a name, and then of those without one, until that is enough. Errors: `Interrupted` if this
-    /// thread's request is cancelled.
+    /// Waits until less data than the limit is dirty. With `Dropbehind`, also waits for the limit
+    /// of uncached writes. Writes back the data of `node`, then of all files with a name, and then
+    /// of those without one, until that is enough. Errors: `Interrupted` if this thread's request
+    /// is cancelled.
     pub(crate) fn throttle(&self, node: &Node, caching: Caching) -> Result<()> {
         if caching == Caching::Dropbehind {
             self.behind.throttle()?;
@@ -174,8 +181,9 @@ impl Writeback {
         Ok(())
     }
 
-    /// Calls `change`, which adds folios to `node`. If there is no memory for them, [makes room](Self::make_room), and
-    /// calls it again. Errors: those of `change`; `Interrupted` if this thread's request is cancelled.
+    /// Calls `change`, which adds folios to `node`. If there is no memory for them, [makes
+    /// room](Self::make_room), and calls it again. Errors: those of `change`; `Interrupted` if this
+    /// thread's request is cancelled.
     pub(crate) fn with_room<T>(
         &self,
         node: &Node,
@@ -190,9 +198,10 @@ impl Writeback {
         change()
     }
 
-    /// Writes back the data of `node`, of all dirty inodes, and of all files without a name, so that their folios can be evicted. A folio as large as a
-    /// cluster or a block needs adjacent memory, which a few small dirty folios of other files may break up well below
-    /// the limits. Errors: `Interrupted` if this thread's request is cancelled.
+    /// Writes back the data of `node`, of all dirty inodes, and of all files without a name, so
+    /// that their folios can be evicted. A folio as large as a cluster or a block needs adjacent
+    /// memory, which a few small dirty folios of other files may break up well below the limits.
+    /// Errors: `Interrupted` if this thread's request is cancelled.
     pub(crate) fn make_room(&self, node: &Node) -> Result<()> {
         node.write_back_and_wait_cancellable(0..node.end_to_write_back())?;
         write_back_all(&self.flusher.inodes.all())?;
@@ -208,8 +217,8 @@ impl Writeback {
         self.limits.must_throttle(&self.cache.dirty_stats())
     }
 
-    /// Removes a file that has lost its last name from the dirty inodes, since its data need not be written, and from
-    /// those with lost data.
+    /// Removes a file that has lost its last name from the dirty inodes, since its data need not be
+    /// written, and from those with lost data.
     pub(crate) fn remove(&self, number: InodeNumber) {
         self.flusher.inodes.remove(number);
         self.losses().removed(number);
@@ -220,15 +229,15 @@ impl Writeback {
         self.flusher.inodes.clear();
     }
 
-    /// Records that data which [`flush_all`](Self::flush_all) has written back was not committed. The flusher commits
-    /// it later.
+    /// Records that data which [`flush_all`](Self::flush_all) has written back was not committed.
+    /// The flusher commits it later.
     pub(crate) fn note_uncommitted(&self) {
         self.flusher.note_uncommitted();
     }
 
-    /// Writes back all files, and waits for their data. Errors: a writeback error of any file that no earlier call has
-    /// reported, even if an fsync of the file reports it, too; `Interrupted` if this thread's request is cancelled,
-    /// when the next call reports the writeback error.
+    /// Writes back all files, and waits for their data. Errors: a writeback error of any file that
+    /// no earlier call has reported, even if an fsync of the file reports it, too; `Interrupted` if
+    /// this thread's request is cancelled, when the next call reports the writeback error.
     pub(crate) fn flush_all(&self) -> Result<()> {
         let inodes = &self.flusher.inodes;
         // Several calls may wait for the same data concurrently. All of them report an error.
@@ -255,8 +264,8 @@ fn settle_all(nodes: &[Arc<Node>]) -> Result<()> {
     Ok(())
 }
 
-/// Writes back the data of files that is dirty now, and waits for it. Errors: `Interrupted` if this thread's request is
-/// cancelled.
+/// Writes back the data of files that is dirty now, and waits for it. Errors: `Interrupted` if this
+/// thread's request is cancelled.
 fn write_back_all(nodes: &[Arc<Node>]) -> Result<()> {
     let ends: Vec<u64> = nodes.iter().map(|node| node.end_to_write_back()).collect();
     for (node, &end) in nodes.iter().zip(&ends) {

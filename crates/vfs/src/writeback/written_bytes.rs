@@ -1,5 +1,5 @@
-//! Counts of the bytes that were written to a file, and that syncs of it have made durable. Not here: whose counts these are
-//! (`dirty_inodes.rs`, `losses.rs`).
+//! Counts of the bytes that were written to a file, and that syncs of it have made durable. Not
+//! here: whose counts these are (`dirty_inodes.rs`, `losses.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,7 +45,8 @@ impl WrittenBytes {
         WrittenBefore { bytes: self.bytes, number: self.number }
     }
 
-    /// Notes that the bytes are durable that were counted before a sync, unless they belong to another count.
+    /// Notes that the bytes are durable that were counted before a sync, unless they belong to
+    /// another count.
     pub(super) fn synced(&mut self, before: WrittenBefore) {
         if self.number == before.number {
             // Syncs of a file can overlap, and end in any order.

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use crate::operation::Operation;
 
 const BLOCK: usize = 4096;
-/// The words of a node's footer, from the end of the block: its number, that of its inode, and flags.
+/// The words of a node's footer, from the end of the block: its number, that of its inode, and
+/// flags.
 const NODE: usize = 24;
 const INODE: usize = 20;
 const FLAGS: usize = 16;

@@ -1,6 +1,7 @@
-//! Short sequences of operations and syncs, all of them, with a power cut after each sync and at other times. The
-//! operations and the files are those of ACE (Mohan et al., "Finding Crash-Consistency Bugs with Bounded Black-Box Crash
-//! Testing", OSDI 2018), chosen as its bounds are: sequences of one and two operations on a new, small volume.
+//! Short sequences of operations and syncs, all of them, with a power cut after each sync and at
+//! other times. The operations and the files are those of ACE (Mohan et al., "Finding
+//! Crash-Consistency Bugs with Bounded Black-Box Crash Testing", OSDI 2018), chosen as its bounds
+//! are: sequences of one and two operations on a new, small volume.
 //!
 //! `BIFOLIO_ACE_EVERY=N` runs one of N sequences of two operations. `make ace` runs them all.
 #![allow(clippy::print_stdout, reason = "a run prints the number of sequences")]

@@ -1,4 +1,5 @@
-//! The operations of the sequences, on a few files and directories, and what must exist before each of them.
+//! The operations of the sequences, on a few files and directories, and what must exist before each
+//! of them.
 
 use base::attributes::{AttributeChange, Timestamp, XattrMode};
 use base::{FileOffset, Result};
@@ -115,7 +116,8 @@ pub fn all() -> Vec<Operation> {
 }
 
 impl Operation {
-    /// Returns the paths whose inodes or names the operation or its preparation changes. It changes everything below those of directories.
+    /// Returns the paths whose inodes or names the operation or its preparation changes. It changes
+    /// everything below those of directories.
     pub fn paths(self) -> Vec<&'static str> {
         match self {
             Link(from, to) | Rename(from, to, _) | RenameDirectory(from, to, _) => vec![from, to],

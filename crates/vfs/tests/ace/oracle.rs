@@ -26,7 +26,8 @@ pub struct Object {
     permissions: u16,
     uid: u32,
     gid: u32,
-    /// The last change of the contents. `None` for directories, whose promises do not end when names in them change.
+    /// The last change of the contents. `None` for directories, whose promises do not end when
+    /// names in them change.
     modified: Option<Timestamp>,
 }
 
@@ -210,7 +211,8 @@ impl Oracle {
         self.add(point, path, level, Some(object.clone()));
     }
 
-    /// A directory was synced: its mode, its owners and its names are durable, and of the paths in `known` those that were removed from it are gone.
+    /// A directory was synced: its mode, its owners and its names are durable, and of the paths in
+    /// `known` those that were removed from it are gone.
     pub fn directory_synced(
         &mut self,
         point: usize,
@@ -233,8 +235,8 @@ impl Oracle {
         }
     }
 
-    /// An operation begins on a volume with this state: what is promised of the paths that it changes, and of other names
-    /// of their inodes, ends.
+    /// An operation begins on a volume with this state: what is promised of the paths that it
+    /// changes, and of other names of their inodes, ends.
     pub fn operation_begins(&mut self, point: usize, operation: Operation, state: &State) {
         let touched = operation.paths();
         let is_below = |path: &String, touched: &str| {
@@ -260,8 +262,9 @@ impl Oracle {
         }
     }
 
-    /// A rename begins at a point until which promises have ended, and now the volume has this state: what was synced has
-    /// the old name or the new one, with all below it, and a new name that existed before exists.
+    /// A rename begins at a point until which promises have ended, and now the volume has this
+    /// state: what was synced has the old name or the new one, with all below it, and a new name
+    /// that existed before exists.
     pub fn rename_begins(&mut self, point: usize, operation: Operation, state: &State) {
         let (Operation::Rename(from, to, exists) | Operation::RenameDirectory(from, to, exists)) =
             operation

@@ -52,7 +52,8 @@ pub fn close(volume: Volume, image: &Path) {
     testkit::check_by_e2fsck(image);
 }
 
-/// Makes the file durable. With `data_only`, makes attributes durable only if reading the data needs them.
+/// Makes the file durable. With `data_only`, makes attributes durable only if reading the data
+/// needs them.
 pub fn sync(file: &File, data_only: bool) {
     let synced = if data_only { file.sync_data() } else { file.sync_all() };
     synced.unwrap();
@@ -66,7 +67,8 @@ pub fn bytes(range: Range<u64>) -> Range<FileOffset> {
 pub fn load(map: &FileMap, range: &Range<u64>) -> Vec<u8> {
     assert!(range.end <= map.len() as u64);
     let at = |at: u64| {
-        // SAFETY: the byte is in the map. Other threads may change it, which volatile accesses allow.
+        // SAFETY: the byte is in the map. Other threads may change it, which volatile accesses
+        // allow.
         unsafe { map.as_ptr().add(at as usize).read_volatile() }
     };
     range.clone().map(at).collect()
@@ -76,7 +78,8 @@ pub fn load(map: &FileMap, range: &Range<u64>) -> Vec<u8> {
 pub fn store(map: &FileMap, at: u64, data: &[u8]) {
     assert!(at as usize + data.len() <= map.len());
     for (index, byte) in data.iter().enumerate() {
-        // SAFETY: the byte is in the map. Other threads may change it, which volatile accesses allow.
+        // SAFETY: the byte is in the map. Other threads may change it, which volatile accesses
+        // allow.
         unsafe { map.as_ptr().add(at as usize + index).write_volatile(*byte) };
     }
 }

@@ -1,7 +1,7 @@
-//! One of several threads that change a volume. It creates, writes, links, moves, replaces and removes files
-//! at random, in a directory of its own and, under names of its own, in a shared one. It also writes to files
-//! that other threads write to, and records the promises that it got. Not here: changes of a file's data
-//! (`subject.rs`, `raced.rs`).
+//! One of several threads that change a volume. It creates, writes, links, moves, replaces and
+//! removes files at random, in a directory of its own and, under names of its own, in a shared one.
+//! It also writes to files that other threads write to, and records the promises that it got. Not
+//! here: changes of a file's data (`subject.rs`, `raced.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -286,7 +286,8 @@ impl<'c> Actor<'c> {
         self.drop_if_nameless(*replaced);
     }
 
-    /// Replaces a file as programs do: writes a new file, usually syncs it, and renames it over the old one.
+    /// Replaces a file as programs do: writes a new file, usually syncs it, and renames it over the
+    /// old one.
     fn replace(&mut self) {
         let Some(onto) = self.names.pick(|node| node.file.is_some()) else { return };
         let path = self.names.new_path(FileType::Regular);

@@ -1,6 +1,6 @@
-//! Atomic writes of some files, which are cut off anywhere. A cut leaves each file as one of its commits has left it, all
-//! of it: the last durable one, or one after that which had begun. Meanwhile another thread changes files in the usual
-//! way and writes checkpoints.
+//! Atomic writes of some files, which are cut off anywhere. A cut leaves each file as one of its
+//! commits has left it, all of it: the last durable one, or one after that which had begun.
+//! Meanwhile another thread changes files in the usual way and writes checkpoints.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,6 +1,7 @@
-//! Cleaning of a volume whose files are scattered. Files that nobody changes must be the same after each power cut, wherever
-//! their blocks were moved. Another file is changed and synced meanwhile. It may be pinned, so that it is overwritten in
-//! place, next to blocks that move and to blocks that were its own.
+//! Cleaning of a volume whose files are scattered. Files that nobody changes must be the same after
+//! each power cut, wherever their blocks were moved. Another file is changed and synced meanwhile.
+//! It may be pinned, so that it is overwritten in place, next to blocks that move and to blocks
+//! that were its own.
 
 use base::FileOffset;
 use testkit::Random;

@@ -1,5 +1,5 @@
-//! One thread that changes the data of three files in every way (`subject.rs`), and syncs them. Their names
-//! stay, so that syncs are promises also without a journal.
+//! One thread that changes the data of three files in every way (`subject.rs`), and syncs them.
+//! Their names stay, so that syncs are promises also without a journal.
 
 use testkit::Random;
 use testkit::crash::{

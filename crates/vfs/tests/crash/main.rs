@@ -1,7 +1,8 @@
-//! Power cuts below open files. Threads write cached, directly and through mappings, punch, collapse and
-//! insert ranges, exchange blocks, and rename, all concurrently with background writeback and commits.
-//! The device's writes are recorded. The images that a power cut could leave are rebuilt, recovered and compared
-//! with the promises, as in the suite of `ext4`. `testkit::crash` describes the environment variables.
+//! Power cuts below open files. Threads write cached, directly and through mappings, punch,
+//! collapse and insert ranges, exchange blocks, and rename, all concurrently with background
+//! writeback and commits. The device's writes are recorded. The images that a power cut could leave
+//! are rebuilt, recovered and compared with the promises, as in the suite of `ext4`.
+//! `testkit::crash` describes the environment variables.
 
 #[path = "../common/mod.rs"]
 mod common;

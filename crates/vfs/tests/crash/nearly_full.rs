@@ -1,4 +1,5 @@
-//! A volume of f2fs with few free segments: a pinned file has many of the others, and another one the rest.
+//! A volume of f2fs with few free segments: a pinned file has many of the others, and another one
+//! the rest.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -57,7 +58,8 @@ fn contents(device: &SharedDevice) -> Vec<u8> {
     bytes
 }
 
-/// Allocates the section `number` of a pinned file, which has no size. Returns false if there is no room.
+/// Allocates the section `number` of a pinned file, which has no size. Returns false if there is no
+/// room.
 fn allocate(pinned: &File, number: u64) -> bool {
     let range = bytes(number * SECTION..(number + 1) * SECTION);
     match pinned.fallocate(Fallocate::Allocate { keep_size: true }, range, Privileges::Keep) {

@@ -1,5 +1,5 @@
-//! Typical bugs of a file system, planted from outside: by a device between the volume and the recorded device,
-//! or by a mount option. The judge must find each of them.
+//! Typical bugs of a file system, planted from outside: by a device between the volume and the
+//! recorded device, or by a mount option. The judge must find each of them.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -22,10 +22,11 @@ pub enum Bug {
     None,
     /// A bug of the log or of the end of I/O.
     Journal(JournalBug),
-    /// A page is made clean before it is protected. A store in between is in memory, but not in the data that is
-    /// written, and is never written later.
+    /// A page is made clean before it is protected. A store in between is in memory, but not in the
+    /// data that is written, and is never written later.
     CleanBeforeProtect,
-    /// Data that replaces other data, by a rename or after a truncation, is written back only when it is old.
+    /// Data that replaces other data, by a rename or after a truncation, is written back only when
+    /// it is old.
     LateReplacement,
     /// An atomic write is not started: data is in the file at once.
     NotAtomic,
@@ -35,13 +36,16 @@ pub enum Bug {
     LateRemoval,
     /// The first flush of a checkpoint of f2fs is missing.
     NoFlushOfPack,
-    /// The last flush of a checkpoint of f2fs is missing: blocks that it frees are written before it is durable.
+    /// The last flush of a checkpoint of f2fs is missing: blocks that it frees are written before
+    /// it is durable.
     NoFlushOfPackEnd,
     /// Checkpoints of f2fs list no orphans.
     LostOrphans,
-    /// A block of f2fs that was freed is written to before the next checkpoint: the last one, or a synced node, refers to it.
+    /// A block of f2fs that was freed is written to before the next checkpoint: the last one, or a
+    /// synced node, refers to it.
     EarlyReuse,
-    /// A block of f2fs that was freed is written to before the next checkpoint: only synced nodes refer to it.
+    /// A block of f2fs that was freed is written to before the next checkpoint: only synced nodes
+    /// refer to it.
     ReuseOfChain,
     /// Synced nodes of f2fs from before join the chain of those that are written now.
     StaleNodes,
@@ -69,7 +73,8 @@ impl Planted {
         Self { bug, late: Arc::default(), freed: Arc::default() }
     }
 
-    /// Returns the device for a volume with the bug, on top of `device`, of which discarded blocks are not read as zeroes.
+    /// Returns the device for a volume with the bug, on top of `device`, of which discarded blocks
+    /// are not read as zeroes.
     pub fn device(&self, device: SharedDevice) -> SharedDevice {
         let device = with_lossy_discards(device);
         match self.bug {
@@ -97,7 +102,8 @@ impl Planted {
         }
     }
 
-    /// Returns the blocks of a file, if the bug needs them: of a compressed file, the first block of each compressed cluster.
+    /// Returns the blocks of a file, if the bug needs them: of a compressed file, the first block
+    /// of each compressed cluster.
     pub fn blocks_of(&self, file: &File) -> BTreeSet<u64> {
         let mut blocks = BTreeSet::new();
         if matches!(self.bug, Bug::EarlyReuse | Bug::ReuseOfChain) {
@@ -124,7 +130,8 @@ impl Planted {
         self.freed.0.lock().extend(before.difference(&now));
     }
 
-    /// Makes the store of `new` over `old`, which is as long, come after its page was made clean, if that is the bug.
+    /// Makes the store of `new` over `old`, which is as long, come after its page was made clean,
+    /// if that is the bug.
     pub fn delay_store(&self, old: &[u8], new: &[u8]) {
         if self.bug == Bug::CleanBeforeProtect && !new.is_empty() {
             *self.late.0.lock() = Some((old.to_vec(), new.to_vec()));
@@ -136,7 +143,8 @@ impl Planted {
 #[derive(Debug, Default)]
 pub struct Freed(pub Mutex<BTreeSet<u64>>);
 
-/// Returns whether a write begins with the head of a compressed cluster: a length, a checksum, and 16 zeroes.
+/// Returns whether a write begins with the head of a compressed cluster: a length, a checksum, and
+/// 16 zeroes.
 fn is_cluster(bytes: &[u8]) -> bool {
     bytes[..4] != [0; 4] && bytes[8..24] == [0; 16]
 }
@@ -204,8 +212,9 @@ pub const BLOCK: usize = 4096;
 struct WithoutOrphans;
 
 impl WithoutOrphans {
-    /// Returns whether a block of a pack is an orphan block: it ends with an unused word, its number among the orphan
-    /// blocks, the number of these, the number of its entries, and a word that is zero.
+    /// Returns whether a block of a pack is an orphan block: it ends with an unused word, its
+    /// number among the orphan blocks, the number of these, the number of its entries, and a word
+    /// that is zero.
     fn is_orphan_block(block: &[u8]) -> bool {
         let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
         let [unused, numbers, entries, checksum] =
@@ -238,8 +247,9 @@ impl DeviceHooks for WithoutOrphans {
 struct OldQuota(Mutex<Option<Vec<u8>>>);
 
 impl OldQuota {
-    /// Returns whether this is the second block of a quota file, as mkfs.f2fs makes it: it begins with the last level of the
-    /// tree, whose first reference is to the sixth block of 1 KiB, and that one has entries.
+    /// Returns whether this is the second block of a quota file, as mkfs.f2fs makes it: it begins
+    /// with the last level of the tree, whose first reference is to the sixth block of 1 KiB, and
+    /// that one has entries.
     fn has_entries(block: &[u8]) -> bool {
         let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
         word(0) == 5 && word(1024) == 0 && (1..=14).contains(&word(1024 + 8))
@@ -261,7 +271,8 @@ impl DeviceHooks for OldQuota {
     }
 }
 
-/// Exchanges encrypted blocks that are written together. Each is then decrypted with the initialization vector of another.
+/// Exchanges encrypted blocks that are written together. Each is then decrypted with the
+/// initialization vector of another.
 #[derive(Debug)]
 struct WithOtherBlocksIv;
 

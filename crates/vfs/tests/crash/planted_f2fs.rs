@@ -1,5 +1,5 @@
-//! Bugs of f2fs that only show where blocks are used again: in the chain of synced nodes, and in discards. Each is a device
-//! between the volume and the recorded device (`planted.rs`).
+//! Bugs of f2fs that only show where blocks are used again: in the chain of synced nodes, and in
+//! discards. Each is a device between the volume and the recorded device (`planted.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,7 +28,8 @@ fn footer_word(block: &[u8], from_end: usize) -> u32 {
     u32::from_le_bytes(block[at..at + 4].try_into().unwrap())
 }
 
-/// Returns whether a block is the last node of a call of fsync(2). Data has no zero bytes, and so no small numbers.
+/// Returns whether a block is the last node of a call of fsync(2). Data has no zero bytes, and so
+/// no small numbers.
 fn is_synced_node(block: &[u8]) -> bool {
     let are_numbers =
         [NODE, INODE].iter().all(|word| (1..NODES_MAX).contains(&footer_word(block, *word)));
@@ -41,7 +42,8 @@ fn writes(batch: &[Bio]) -> impl Iterator<Item = (u64, Vec<u8>)> {
     writes.map(|bio| (bio.offset().0, bio.to_vec()))
 }
 
-/// Writes data to freed blocks that the last checkpoint does not use, although the chain of synced nodes refers to them.
+/// Writes data to freed blocks that the last checkpoint does not use, although the chain of synced
+/// nodes refers to them.
 #[derive(Debug)]
 pub struct WithReuseOfChain {
     freed: Arc<Freed>,

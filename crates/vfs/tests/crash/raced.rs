@@ -1,5 +1,5 @@
-//! Files that several threads change concurrently: one that they write to at any offset, and one that
-//! they append to. Not here: the states that a power cut may leave.
+//! Files that several threads change concurrently: one that they write to at any offset, and one
+//! that they append to. Not here: the states that a power cut may leave.
 
 use std::ops::Range;
 use std::sync::mpsc;

@@ -1,4 +1,5 @@
-//! What files on a kind of volume are known not to offer, so that no other operation is refused unnoticed.
+//! What files on a kind of volume are known not to offer, so that no other operation is refused
+//! unnoticed.
 
 use testkit::crash::Kind;
 use vfs::Fallocate;

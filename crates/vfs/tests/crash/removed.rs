@@ -1,6 +1,7 @@
-//! A file that is written and synced after names in its directory were removed, as a database is after its journal. A cut
-//! that leaves contents which were written after a name was removed does not leave the name. Only f2fs, which overwrites no
-//! such data in place, promises this; on ext4, fdatasync of existing blocks commits nothing.
+//! A file that is written and synced after names in its directory were removed, as a database is
+//! after its journal. A cut that leaves contents which were written after a name was removed does
+//! not leave the name. Only f2fs, which overwrites no such data in place, promises this; on ext4,
+//! fdatasync of existing blocks commits nothing.
 
 use base::FileOffset;
 use testkit::Random;

@@ -1,6 +1,7 @@
-//! Files on an f2fs volume with few free segments, which is cut off, recovered in place and written to again, several times.
-//! Freed blocks are soon used again, and the device has data and synced nodes of the writers before. What a recovery finds
-//! must remain. Not here: how the volume becomes nearly full (`nearly_full.rs`).
+//! Files on an f2fs volume with few free segments, which is cut off, recovered in place and written
+//! to again, several times. Freed blocks are soon used again, and the device has data and synced
+//! nodes of the writers before. What a recovery finds must remain. Not here: how the volume becomes
+//! nearly full (`nearly_full.rs`).
 
 use std::sync::Arc;
 
@@ -79,7 +80,8 @@ pub struct Reopened {
 }
 
 impl Reopened {
-    /// Lets a writer after the other make `steps` changes, and cuts off all but the last of `writers`, which is recorded.
+    /// Lets a writer after the other make `steps` changes, and cuts off all but the last of
+    /// `writers`, which is recorded.
     pub fn record(kind: &Kind, bug: Bug, seed: u64, writers: u64, steps: usize) -> Self {
         let mut random = Random(seed);
         let mut before = nearly_full(kind);
@@ -125,7 +127,8 @@ fn open(disks: &Disks, bug: Bug, random: &mut Random) -> Volume {
     Volume::open_device(disks.volume.clone(), &options).unwrap()
 }
 
-/// Returns the contents after a recovery from a cut at `point`. Fails with a description if they break a promise.
+/// Returns the contents after a recovery from a cut at `point`. Fails with a description if they
+/// break a promise.
 fn found_after(point: usize, disks: &Disks, files: &[Named]) -> Result<Snapshot, String> {
     let found = read(disks)?;
     files.iter().try_for_each(|file| file.check(point, &found))?;

@@ -1,6 +1,6 @@
-//! Reuse of freed blocks on a volume that is almost full. Two files are written in turn, each in the space
-//! that the other one has just freed by a hole, a collapsed range or a truncation. None of this is promised
-//! to be durable, but neither file must ever show contents of the other.
+//! Reuse of freed blocks on a volume that is almost full. Two files are written in turn, each in
+//! the space that the other one has just freed by a hole, a collapsed range or a truncation. None
+//! of this is promised to be durable, but neither file must ever show contents of the other.
 
 use testkit::Random;
 use testkit::crash::{FileHistory, History, Kind, Pace, Recorded, RecordedRun, Snapshot};
@@ -39,7 +39,8 @@ impl Reuse {
         let mut random = Random(seed);
         for round in 0..rounds {
             if round == 2 {
-                // From here on, the creation of the files is durable even if the last two transactions are not.
+                // From here on, the creation of the files is durable even if the last two
+                // transactions are not.
                 begun = recorder.point();
             }
             let written = round % 2;

@@ -10,8 +10,8 @@ use vfs::{Credentials, Volume, VolumeOptions};
 
 use crate::planted::Bug;
 
-/// Opens a volume for writing, possibly with a bug. The seed decides when direct writes split extents, and whether f2fs
-/// discards segments that become free.
+/// Opens a volume for writing, possibly with a bug. The seed decides when direct writes split
+/// extents, and whether f2fs discards segments that become free.
 pub fn open(disks: &Disks, bug: Bug, seed: u64) -> Volume {
     let discard = disks.format == VolumeFormat::F2fs && seed % 2 == 0;
     let options = VolumeOptions { discard: Some(discard), ..options(disks, bug, seed) };

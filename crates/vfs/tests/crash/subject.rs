@@ -1,5 +1,5 @@
-//! A file that one thread changes in every way, and its expected contents. Not here: names, and files that
-//! several threads change concurrently.
+//! A file that one thread changes in every way, and its expected contents. Not here: names, and
+//! files that several threads change concurrently.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::mpsc;
@@ -97,7 +97,8 @@ impl Subject {
         Self { file, map: None, size_max: size_max.next_multiple_of(SECTOR), write_bits_max }
     }
 
-    /// Returns a file of at most `size_max` bytes, which are whole sectors. Random writes have less than 2^`write_bits_max` bytes.
+    /// Returns a file of at most `size_max` bytes, which are whole sectors. Random writes have less
+    /// than 2^`write_bits_max` bytes.
     pub fn with_size_max(file: File, size_max: usize, write_bits_max: u64) -> Self {
         Self { file, map: None, size_max, write_bits_max }
     }
@@ -202,8 +203,8 @@ impl Subject {
         }
     }
 
-    /// Truncates the file to zero, writes it again, and closes it. A crash leaves the old or the new contents, unless
-    /// the truncation alone was made durable.
+    /// Truncates the file to zero, writes it again, and closes it. A crash leaves the old or the
+    /// new contents, unless the truncation alone was made durable.
     pub fn rewrite(&self, notes: &mut Notes<'_>, random: &mut Random) {
         let (begun, length) = (notes.recorder.point(), 1 + random.below(SIZE_MAX as u64) as usize);
         let (was_empty, data) = (notes.size() == 0, notes.history.bytes(0, length));
@@ -232,7 +233,8 @@ impl Subject {
         notes.history.write(range.start, &data);
     }
 
-    /// Stores to the map of the file, and syncs the file. With [`CleanBeforeProtect`], the store comes late.
+    /// Stores to the map of the file, and syncs the file. With [`CleanBeforeProtect`], the store
+    /// comes late.
     ///
     /// [`CleanBeforeProtect`]: crate::planted::Bug::CleanBeforeProtect
     pub fn store_and_sync(
@@ -324,7 +326,8 @@ impl Subject {
     fn sync_map(&mut self, notes: &mut Notes<'_>, random: &mut Random) -> bool {
         let range = self.random_range(notes.size(), random);
         self.map().sync(range.clone(), MapSync::Sync).unwrap();
-        // Zeroes at the end may be a hole. Then nothing was written, and the size on the disk may be less.
+        // Zeroes at the end may be a hole. Then nothing was written, and the size on the disk may
+        // be less.
         let start = range.start.min(notes.size());
         let synced = &notes.history.now()[start..range.end.max(start).min(notes.size())];
         let length = synced.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
@@ -337,7 +340,8 @@ impl Subject {
         self.file = self.file.node().open_for(WRITE).unwrap();
     }
 
-    /// Returns a random range to write to: in the file, at its end, or anywhere up to half of the maximum size.
+    /// Returns a random range to write to: in the file, at its end, or anywhere up to half of the
+    /// maximum size.
     fn random_range(&self, size: usize, random: &mut Random) -> Range<usize> {
         let at = match random.below(4) {
             0 => random.below(self.size_max as u64 / 2) as usize,
@@ -408,8 +412,8 @@ fn promise(notes: &mut Notes<'_>, range: Range<usize>, sync: WriteSync) -> bool 
     sync == WriteSync::All
 }
 
-/// Exchanges some blocks of a file with a donor, which loses its data there. Both were just synced, and have data only
-/// in `blocks` and `donor_blocks`.
+/// Exchanges some blocks of a file with a donor, which loses its data there. Both were just synced,
+/// and have data only in `blocks` and `donor_blocks`.
 pub fn move_extents(
     (subject, notes, blocks): (&Subject, &Notes<'_>, &[Range<usize>]),
     (donor, donor_notes, donor_blocks): (&Subject, &mut Notes<'_>, &[Range<usize>]),

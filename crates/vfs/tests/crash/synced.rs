@@ -1,5 +1,5 @@
-//! Threads that do little but sync files of their own, new ones and ones that were synced before: so several of them sync
-//! at the same time, and share flushes.
+//! Threads that do little but sync files of their own, new ones and ones that were synced before:
+//! so several of them sync at the same time, and share flushes.
 
 use std::thread;
 

@@ -1,4 +1,5 @@
-//! Several threads that change a volume concurrently (`actor.rs`), while another thread writes back and commits.
+//! Several threads that change a volume concurrently (`actor.rs`), while another thread writes back
+//! and commits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

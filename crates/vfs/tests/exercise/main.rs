@@ -1,7 +1,7 @@
-//! Random operations of all kinds on files and on models of them, with a cache that is smaller than the files. Reads
-//! are compared with the models. From time to time the volume is closed, judged by e2fsck or fsck.f2fs, opened and read
-//! again.
-//! `testkit::exercise` describes the environment variables.
+//! Random operations of all kinds on files and on models of them, with a cache that is smaller than
+//! the files. Reads are compared with the models. From time to time the volume is closed, judged by
+//! e2fsck or fsck.f2fs, opened and read again. `testkit::exercise` describes the environment
+//! variables.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -23,7 +23,8 @@ use crate::subject::Subject;
 
 /// The names of the files. Together, the files may be larger than the cache.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-/// The number of operations between two judgements of the volume. A run of `make test` has several times as many.
+/// The number of operations between two judgements of the volume. A run of `make test` has several
+/// times as many.
 const JUDGED_EVERY: u64 = 500;
 
 /// FS_COMPR_FL.
@@ -35,7 +36,8 @@ enum Format {
     Ext4(u32, &'static str),
     /// A kind of image.
     F2fs(&'static str),
-    /// A kind of image, with the compression of each file: the algorithm, and the logarithm of the blocks in a cluster.
+    /// A kind of image, with the compression of each file: the algorithm, and the logarithm of the
+    /// blocks in a cluster.
     Compressed(&'static str, [Option<(u8, u8)>; NAMES.len()]),
     /// A volume with blocks of 16 KiB, and the bits of its features.
     LargeF2fs(u32),

@@ -1,4 +1,5 @@
-//! The operations of the exercise, and how often each is chosen. Not here: running them (`subject.rs`).
+//! The operations of the exercise, and how often each is chosen. Not here: running them
+//! (`subject.rs`).
 
 /// An operation on a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,5 @@
-//! A file and a model of it, and operations on both. Not here: the choice of operations (`operation.rs`).
+//! A file and a model of it, and operations on both. Not here: the choice of operations
+//! (`operation.rs`).
 
 use std::ops::{ControlFlow, Range};
 
@@ -27,7 +28,8 @@ pub struct Subject {
     map: Option<FileMap>,
 }
 
-/// Runs an operation on the file `index` and its model, and compares reads. `other` is the donor of `MoveExtents`.
+/// Runs an operation on the file `index` and its model, and compares reads. `other` is the donor of
+/// `MoveExtents`.
 pub fn run(
     subjects: &mut [Subject],
     operation: Operation,

@@ -11,7 +11,8 @@ use base::{Error, FileOffset};
 use testkit::{LoopMount, Mke2fs, Random, private_mounts};
 use vfs::{Creation, Credentials, DirectIo, Fallocate, File, Privileges, Volume};
 
-/// The first byte in the file, the first byte on the device, the length, and whether the extent is written.
+/// The first byte in the file, the first byte on the device, the length, and whether the extent is
+/// written.
 type Extent = (u64, u64, u64, bool);
 
 fn extents(file: &File) -> Vec<Extent> {
@@ -358,7 +359,8 @@ fn the_kernel_exchanges_the_same_blocks() {
                 let at = random.below(100) * block;
                 let end = at + (1 + random.below(8)) * block;
                 match random.below(3) {
-                    // If the donor has a hole in a part of a page, the kernel moves less of the page than it could.
+                    // If the donor has a hole in a part of a page, the kernel moves less of the
+                    // page than it could.
                     0 if name == "donor" => {
                         punch(&subject, at / 4096 * 4096..end.next_multiple_of(4096));
                     }

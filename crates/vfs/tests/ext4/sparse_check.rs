@@ -1,4 +1,5 @@
-//! The check of volumes in sparse files: a hole has no cost, and the findings are those of the same bytes without holes.
+//! The check of volumes in sparse files: a hole has no cost, and the findings are those of the same
+//! bytes without holes.
 
 use std::fs::{self, File};
 use std::ops::{ControlFlow, Range};
@@ -142,7 +143,8 @@ fn make_f2fs(image: &Path, size: u64, tree: Option<&Path>) {
     }
 }
 
-/// The volumes without checksums need all inodes to be read. Clusters and groups of other kinds have other structures.
+/// The volumes without checksums need all inodes to be read. Clusters and groups of other kinds
+/// have other structures.
 const EXT4_KINDS: [(&str, u32); 6] = [
     ("", 4096),
     ("-O ^metadata_csum,^uninit_bg", 4096),
@@ -190,7 +192,8 @@ fn holes_change_no_finding() {
     check_damaged(&image, "f2fs", &mut random);
 }
 
-/// Replaces some of the volume's blocks by holes, a few times, and compares the findings with those that ignore holes.
+/// Replaces some of the volume's blocks by holes, a few times, and compares the findings with those
+/// that ignore holes.
 fn check_damaged(image: &Path, name: &str, random: &mut Random) {
     dig_holes(image);
     let file = File::options().write(true).open(image).unwrap();

@@ -1,6 +1,6 @@
-//! Files with maps that point at the volume's own metadata: every kind of map and every kind of metadata, on volumes
-//! with many options. No metadata may be read or written through such a map, and each call must fail as on the running
-//! kernel's mount of the same image.
+//! Files with maps that point at the volume's own metadata: every kind of map and every kind of
+//! metadata, on volumes with many options. No metadata may be read or written through such a map,
+//! and each call must fail as on the running kernel's mount of the same image.
 
 use crate::common;
 use std::collections::BTreeMap;
@@ -253,7 +253,8 @@ impl Subject {
         Self { _folder: folder, image, targets, files }
     }
 
-    /// Returns the metadata at which files point, without the superblock itself, which records errors and times.
+    /// Returns the metadata at which files point, without the superblock itself, which records
+    /// errors and times.
     fn metadata(&self, image: &Path) -> BTreeMap<&'static str, Vec<u8>> {
         let volume = open_ext4(image);
         let block_size = volume.geometry().block_size;
@@ -425,11 +426,12 @@ fn check(kind: &Kind) {
     // The kernel's ext4 also mounts volumes without a journal.
     let mount = LoopMount::new(&theirs, "ext4", "rw,errors=continue");
     for ((name, pointer), ours) in subject.files.iter().zip(&outcomes) {
-        // Linux does not check a pointer to an indirect block. It checks the pointers in such a block only when it
-        // reads the block from the device. Linux has been seen to write into a bitmap because of that.
+        // Linux does not check a pointer to an indirect block. It checks the pointers in such a
+        // block only when it reads the block from the device. Linux has been seen to write into a
+        // bitmap because of that.
         let is_in_map = matches!(pointer, Pointer::Node | Pointer::InNode);
-        // Linux does not protect the block of multiple-mount protection. If group 0 begins before the superblock, it
-        // does not protect the last block reserved for descriptors.
+        // Linux does not protect the block of multiple-mount protection. If group 0 begins before
+        // the superblock, it does not protect the last block reserved for descriptors.
         let is_unchecked_by_linux = name.contains("protection")
             || name.ends_with("to-the-last") && kind.arguments.contains("bigalloc");
         if is_in_map && kind.format != "ext4" || is_unchecked_by_linux {

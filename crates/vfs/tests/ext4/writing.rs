@@ -40,7 +40,8 @@ fn mkdir(volume: &Volume, path: &str) -> Arc<Node> {
     volume.create_at(path.as_bytes(), &creation, &Credentials::ROOT).unwrap()
 }
 
-/// Makes a file of `size` bytes with `grow`, and returns whether the volume has the feature of large files then.
+/// Makes a file of `size` bytes with `grow`, and returns whether the volume has the feature of
+/// large files then.
 fn grow_on_a_small_volume(grow: impl FnOnce(&Arc<Node>)) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
@@ -221,7 +222,8 @@ fn the_last_user_of_a_file_without_a_name_frees_its_blocks() {
     check_by_e2fsck(&image);
 }
 
-/// The volume is marked as clean, and e2fsck and the kernel complete the orphans of clean volumes, too.
+/// The volume is marked as clean, and e2fsck and the kernel complete the orphans of clean volumes,
+/// too.
 #[test]
 fn a_file_without_a_name_that_is_open_at_the_end_is_freed_by_e2fsck_and_the_kernel() {
     private_mounts();
@@ -433,8 +435,8 @@ impl DeviceHooks for SlowThreads {
     }
 }
 
-/// Calls `change` with a new file of a volume, closes the volume if `closes`, and drops it. Returns whether the device is
-/// not in use then.
+/// Calls `change` with a new file of a volume, closes the volume if `closes`, and drops it. Returns
+/// whether the device is not in use then.
 fn releases_device(closes: bool, change: impl FnOnce(&Volume, File, &SlowThreads)) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
@@ -569,7 +571,8 @@ fn an_exchange_respects_the_limit_of_links_of_both_directories() {
     }
 }
 
-/// Tests files and directories with block maps whose inodes are in groups that pointers cannot refer to.
+/// Tests files and directories with block maps whose inodes are in groups that pointers cannot
+/// refer to.
 #[test]
 fn block_maps_of_inodes_at_the_end_of_a_huge_volume_use_blocks_within_32_bits() {
     const BLOCK: u64 = 64 << 10;

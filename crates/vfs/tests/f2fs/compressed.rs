@@ -1,5 +1,5 @@
-//! Files of f2fs whose data the format changes in whole clusters, or not at all: what fails changes nothing, and what lies
-//! past the end of a file is never shown.
+//! Files of f2fs whose data the format changes in whole clusters, or not at all: what fails changes
+//! nothing, and what lies past the end of a file is never shown.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -187,7 +187,8 @@ fn a_file_with_fs_verity_stays_as_it_is() {
     close(volume);
 }
 
-/// Linux leaves such a cluster if the power fails between a truncation and the writeback of what is left.
+/// Linux leaves such a cluster if the power fails between a truncation and the writeback of what is
+/// left.
 #[test]
 fn a_cluster_that_the_file_ends_in_has_nothing_behind_the_end() {
     let growths: [(usize, Growth); 4] = [
@@ -279,9 +280,9 @@ fn a_whole_cluster_is_written_beside_one_that_cannot_be_read() {
     check(&file(&open(&image), "file"), &expected, "later");
 }
 
-/// The nodes of a compressed file have fewer addresses, and a recovery replays them before the flags of the inode.
-/// Dirty folios of another file, far below the limits of dirty data, lie in all of the memory that the folio of a cluster
-/// could have.
+/// The nodes of a compressed file have fewer addresses, and a recovery replays them before the
+/// flags of the inode. Dirty folios of another file, far below the limits of dirty data, lie in all
+/// of the memory that the folio of a cluster could have.
 #[test]
 fn a_cluster_finds_room_among_small_dirty_folios() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Encrypted files of f2fs, written in every way, and on a full volume. The judges are a model, the device, which must have no
-//! plaintext, and fsck.f2fs. Power cuts are in `crash`.
+//! Encrypted files of f2fs, written in every way, and on a full volume. The judges are a model, the
+//! device, which must have no plaintext, and fsck.f2fs. Power cuts are in `crash`.
 
 use std::sync::Arc;
 

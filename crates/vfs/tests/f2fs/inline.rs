@@ -1,5 +1,5 @@
-//! Truncation of f2fs files whose data is in their inodes, as Linux leaves small ones. The judges are fsck.f2fs, and the
-//! contents after a recovery.
+//! Truncation of f2fs files whose data is in their inodes, as Linux leaves small ones. The judges
+//! are fsck.f2fs, and the contents after a recovery.
 
 use std::path::Path;
 use std::sync::Arc;

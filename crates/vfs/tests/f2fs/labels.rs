@@ -1,5 +1,6 @@
-//! Labels of f2fs volumes, which are in both copies of the superblock. The judges are blkid and fsck.f2fs; after each cut
-//! of power, with each half of a torn superblock, the volume has the old label or the new one.
+//! Labels of f2fs volumes, which are in both copies of the superblock. The judges are blkid and
+//! fsck.f2fs; after each cut of power, with each half of a torn superblock, the volume has the old
+//! label or the new one.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,8 @@ use f2fs::{SUPERBLOCK_BYTES, Superblock};
 use testkit::f2fs::{Kind, check_by_fsck};
 use vfs::{Volume, VolumeOptions};
 
-/// The first sectors of the second halves of superblocks' blocks, whose checksum is in the last sector.
+/// The first sectors of the second halves of superblocks' blocks, whose checksum is in the last
+/// sector.
 const SECOND_HALF: u64 = 4;
 /// A byte of the first copy.
 const IN_FIRST: usize = 1024 + 200;

@@ -1,4 +1,5 @@
-//! Project ids of f2fs: new inodes take over that of a directory, which no inode of another project enters.
+//! Project ids of f2fs: new inodes take over that of a directory, which no inode of another project
+//! enters.
 
 use std::path::Path;
 

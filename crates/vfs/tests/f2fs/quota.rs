@@ -1,5 +1,6 @@
-//! Quota files of f2fs: they say what each owner, group and project uses, whatever changes that, after a recovery, and on
-//! a full volume. The judges are fsck.f2fs in two versions, and the library's own check.
+//! Quota files of f2fs: they say what each owner, group and project uses, whatever changes that,
+//! after a recovery, and on a full volume. The judges are fsck.f2fs in two versions, and the
+//! library's own check.
 
 use std::fs;
 use std::path::Path;

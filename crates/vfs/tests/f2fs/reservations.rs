@@ -1,5 +1,5 @@
-//! Blocks of f2fs that are reserved for data in the cache, while earlier data is on its way to the device: none is counted
-//! twice, and none is forgotten.
+//! Blocks of f2fs that are reserved for data in the cache, while earlier data is on its way to the
+//! device: none is counted twice, and none is forgotten.
 
 use crate::common;
 use std::ops::ControlFlow;
@@ -58,7 +58,8 @@ fn a_block_that_is_written_again_while_its_first_write_ends_is_reserved_once() {
             let first = region * REGION;
             write(&again, first + REGION - 1, 1);
             start_writeback(&again, first + REGION - 1);
-            // Each second block has an address, so the reservation looks at many pieces before the last one.
+            // Each second block has an address, so the reservation looks at many pieces before the
+            // last one.
             let data = vec![2; REGION * BLOCK];
             assert_eq!(again.write_at(&data, (first * BLOCK) as u64), Ok(data.len()));
         }

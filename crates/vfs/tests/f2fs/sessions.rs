@@ -1,5 +1,6 @@
-//! f2fs volumes on which one writer after another is cut off: a recovery finds what the last one has synced, and nothing of
-//! those before that they could not recover themselves. Blocks to which a writer has not written are not shown.
+//! f2fs volumes on which one writer after another is cut off: a recovery finds what the last one
+//! has synced, and nothing of those before that they could not recover themselves. Blocks to which
+//! a writer has not written are not shown.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ const BLOCK: usize = 4096;
 const INODE_AT: usize = BLOCK - 20;
 const FLAGS_AT: usize = BLOCK - 16;
 const SYNCED: u32 = 2;
-/// A block of a file whose address is in a node of its own, and the number of those that are written.
+/// A block of a file whose address is in a node of its own, and the number of those that are
+/// written.
 const FAR: u64 = 950;
 const COUNT: usize = 20;
 
@@ -42,7 +44,8 @@ fn nodes_of_an_earlier_writer_do_not_join_the_chain_of_a_later_one() {
     volume.close().unwrap();
     let closed = device.snapshot();
 
-    // A writer is cut off in its first sync: the last of its nodes has got to the device, and the one before has not.
+    // A writer is cut off in its first sync: the last of its nodes has got to the device, and the
+    // one before has not.
     let (device, volume) = open(closed.clone());
     let first = file(&volume, "first");
     let number = first.node().number().0 as u32;
@@ -93,7 +96,8 @@ const KEEP: Privileges = Privileges::Keep;
 /// Bytes in the unit of `st_blocks`.
 const SECTOR: u64 = 512;
 
-/// A change that lets a file grow, the ranges of blocks that then have data, and the number of its blocks.
+/// A change that lets a file grow, the ranges of blocks that then have data, and the number of its
+/// blocks.
 type Growth = (&'static str, fn(&File), &'static [u64], u64);
 
 const GROWTHS: [Growth; 6] = [
@@ -138,7 +142,8 @@ const GROWTHS: [Growth; 6] = [
     ),
 ];
 
-/// Lets the file `cut` on an image grow, and checks its data then and after the volume was opened anew.
+/// Lets the file `cut` on an image grow, and checks its data then and after the volume was opened
+/// anew.
 fn check_growth(image: Vec<u8>, (name, grow, data, blocks): Growth, path: &std::path::Path) {
     let check = |file: &File| {
         let mut found = vec![7; (EXTENDED * UNIT) as usize];

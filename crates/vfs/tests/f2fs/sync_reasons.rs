@@ -63,7 +63,8 @@ fn reasons_of(work: impl FnOnce()) -> Vec<String> {
     found.clone()
 }
 
-/// Opens a new volume of 64 MiB with a directory and two files, and a checkpoint. Nothing is committed in the background.
+/// Opens a new volume of 64 MiB with a directory and two files, and a checkpoint. Nothing is
+/// committed in the background.
 fn volume() -> Volume {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");

@@ -1,8 +1,9 @@
-//! fsync of f2fs files while their nodes are on the way to the device: other threads go on, a checkpoint waits, and changes are
-//! not lost. After nodes that could not be written, a checkpoint follows, and after a failed flush, nothing. What was written
-//! after the last checkpoint is kept until the next one. And what a sync does not wait for: data of other files, and delays that
-//! begin later. Also: changes that drop or move data which is on its way. The judge is fsck.f2fs, and the contents after the
-//! volume was opened anew.
+//! fsync of f2fs files while their nodes are on the way to the device: other threads go on, a
+//! checkpoint waits, and changes are not lost. After nodes that could not be written, a checkpoint
+//! follows, and after a failed flush, nothing. What was written after the last checkpoint is kept
+//! until the next one. And what a sync does not wait for: data of other files, and delays that
+//! begin later. Also: changes that drop or move data which is on its way. The judge is fsck.f2fs,
+//! and the contents after the volume was opened anew.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -192,8 +193,8 @@ impl<H: DeviceHooks + Default + 'static> Disk<H> {
         contents
     }
 
-    /// Opens a copy of the device, as a power cut would leave it now, and checks the contents of files. Lets fsck.f2fs check
-    /// the recovered volume.
+    /// Opens a copy of the device, as a power cut would leave it now, and checks the contents of
+    /// files. Lets fsck.f2fs check the recovered volume.
     fn check(&self, files: &[(&str, &[u8])]) {
         let copy = Arc::new(MemoryDevice::new(self.memory.snapshot()));
         let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
@@ -306,7 +307,8 @@ const CHANGE: Call = |_, [file, other]| {
     other.sync_range(0..100, SyncRange { wait_before: true, write: true, wait_after: true })
 };
 
-/// The host may have dropped data of any file. A later flush, which reports no error, would not make it durable.
+/// The host may have dropped data of any file. A later flush, which reports no error, would not
+/// make it durable.
 #[test]
 fn after_a_failed_flush_no_sync_succeeds() {
     for (what, passing, change, sync) in [
@@ -337,7 +339,8 @@ fn after_a_failed_flush_no_sync_succeeds() {
     }
 }
 
-/// Data of hot files is in the same log as blocks of directories, of which the recovery writes one for the name.
+/// Data of hot files is in the same log as blocks of directories, of which the recovery writes one
+/// for the name.
 #[test]
 fn a_recovery_writes_no_blocks_of_directories_over_synced_data() {
     let disk = Disk::<Flushes>::new();
@@ -517,7 +520,8 @@ fn a_sync_beside_a_change_that_drops_data_makes_the_data_or_the_change_durable()
     for (what, drop_data, dropped) in drops {
         let disk = Disk::<HeldData>::new();
         let volume = disk.open();
-        // Two folios: the first one is dropped, and then the change waits for the data of the other one.
+        // Two folios: the first one is dropped, and then the change waits for the data of the other
+        // one.
         let file = make(&volume, "/file", &[1; 4096]);
         assert_eq!(file.write_at(&[1; LARGE], 4096), Ok(LARGE));
         volume.sync().unwrap();

@@ -1,4 +1,5 @@
-//! Files of f2fs by their temperature: their data goes to segments of its type. The judge of the types is dump.f2fs.
+//! Files of f2fs by their temperature: their data goes to segments of its type. The judge of the
+//! types is dump.f2fs.
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! Extended attributes of f2fs whose sync was cut off between the inode, which is marked as synced, and the node in which
-//! the list goes on. Linux leaves such states. An old file has its old attributes then, and a new one those that are whole.
+//! Extended attributes of f2fs whose sync was cut off between the inode, which is marked as synced,
+//! and the node in which the list goes on. Linux leaves such states. An old file has its old
+//! attributes then, and a new one those that are whole.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +32,8 @@ fn make(volume: &Volume) -> File {
     node.open_for(OpenMode { write: true, append: false }).unwrap()
 }
 
-/// Syncs a change of attributes on a volume of each kind, loses its last node, and checks the attributes after recoveries
-/// in memory and in place.
+/// Syncs a change of attributes on a volume of each kind, loses its last node, and checks the
+/// attributes after recoveries in memory and in place.
 fn check(change: fn(&Volume), small: &[u8], changed: Result<&[u8], Error>) {
     for name in KINDS {
         let folder = tempfile::tempdir().unwrap();

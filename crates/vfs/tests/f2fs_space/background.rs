@@ -1,4 +1,5 @@
-//! Cleaning in the background: it begins when the volume is idle, makes free segments, and ends when nothing is left to gain.
+//! Cleaning in the background: it begins when the volume is idle, makes free segments, and ends
+//! when nothing is left to gain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Sections that the tests choose to clean: those with blocks of an atomic write, of cached large folios, and of files with
-//! holes, and those of logs.
+//! Sections that the tests choose to clean: those with blocks of an atomic write, of cached large
+//! folios, and of files with holes, and those of logs.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::{ControlFlow, Range};
@@ -19,7 +19,8 @@ const SECTION: u64 = 512;
 /// The number of bytes in which [`read_whole`] reads.
 const PART: usize = 1 << 20;
 
-/// The block of the device with each block of a file, or `None` if it has no place yet. Holes are missing.
+/// The block of the device with each block of a file, or `None` if it has no place yet. Holes are
+/// missing.
 type Places = BTreeMap<u64, Option<u64>>;
 
 fn places(node: &Arc<Node>) -> Places {
@@ -164,7 +165,8 @@ fn sections_with_old_and_pending_blocks_of_an_atomic_write_are_cleaned() {
         let pending = places(file.node());
         let is_moved = moved(&before, &pending);
         assert!(is_moved.into_iter().eq(100..1900), "{end:?}: these blocks are pending");
-        // One of which all old blocks were overwritten, and one whose blocks keep their place until the end.
+        // One of which all old blocks were overwritten, and one whose blocks keep their place until
+        // the end.
         let first = sections.of_block(before[&0].unwrap());
         let other = sections.whole(&before).into_iter().find(|section| *section != first).unwrap();
         for section in [other, first] {
@@ -328,7 +330,8 @@ fn sections_of_logs_are_never_cleaned() {
     let sections = Sections::of(&device.snapshot());
     let volume = open(&device);
     let mut models = scattered(&volume, 11);
-    // The last section of the log of data has few blocks in use, so that its cleaning would be the cheapest.
+    // The last section of the log of data has few blocks in use, so that its cleaning would be the
+    // cheapest.
     let (file, mut filler) = make(&volume, "/filler", SECTION as usize);
     let is_in_log = |file: &File, block: u64| {
         let section = sections.of_block(places(file.node())[&block].unwrap());

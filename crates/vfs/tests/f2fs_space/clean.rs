@@ -14,7 +14,8 @@ use crate::model::{
     open_in,
 };
 
-/// Fills a volume, and removes most of it so that all segments have some blocks in use. Returns the models.
+/// Fills a volume, and removes most of it so that all segments have some blocks in use. Returns the
+/// models.
 pub fn scattered(volume: &Volume, seed: u64) -> Vec<Vec<Model>> {
     let mut models = fill(volume, "file", 64);
     let mut random = Random(seed);
@@ -53,7 +54,8 @@ fn cleaning_makes_free_segments_until_nothing_is_left_to_gain() {
     }
     volume.sync().unwrap();
     let models = scattered(&volume, 1);
-    // Writeback of a removed file may still be using it. Its blocks are free once the volume is opened again.
+    // Writeback of a removed file may still be using it. Its blocks are free once the volume is
+    // opened again.
     volume.close().unwrap();
     drop(volume);
     let volume = open(&device);
@@ -120,8 +122,8 @@ fn read_and_write_during_cleaning(image: Vec<u8>) {
     check(&volume, &models, "after closing");
 }
 
-/// Overwrites blocks of a volume that is in use by `percent` for some rounds. With `skewed`, 80% of the writes go to 20% of
-/// the files.
+/// Overwrites blocks of a volume that is in use by `percent` for some rounds. With `skewed`, 80% of
+/// the writes go to 20% of the files.
 fn churn(percent: u64, skewed: bool, mode: F2fsMode, seed: u64) {
     let device = Arc::new(MemoryDevice::new(image(128)));
     let volume = open_in(Arc::clone(&device) as _, mode);

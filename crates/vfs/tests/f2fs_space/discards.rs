@@ -9,7 +9,8 @@ use vfs::{Volume, VolumeOptions};
 use crate::clean::scattered;
 use crate::model::{check, close, image, open};
 
-/// The first byte of the main area of a volume of 128 MiB is before this one, and the rest of the volume is behind it.
+/// The first byte of the main area of a volume of 128 MiB is before this one, and the rest of the
+/// volume is behind it.
 const MAIN: usize = 64 << 20;
 
 /// Returns the number of bytes of the main area that are not zero, in units of a segment.

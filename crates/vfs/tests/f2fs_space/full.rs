@@ -1,5 +1,5 @@
-//! Full volumes: threads fill a volume, overwrite when it is full, delete files and go on. Data whose write succeeded
-//! reaches the device.
+//! Full volumes: threads fill a volume, overwrite when it is full, delete files and go on. Data
+//! whose write succeeded reaches the device.
 
 use std::sync::Arc;
 use std::thread;
@@ -97,8 +97,8 @@ fn threads_fill_overwrite_and_delete_where_sections_have_several_segments() {
     fill_overwrite_and_delete("large_sections", 3, 4);
 }
 
-/// Files are overwritten on a volume that offers users all segments but 8. The logs of data come to the last blocks of their
-/// segments, in which blocks before these are free again.
+/// Files are overwritten on a volume that offers users all segments but 8. The logs of data come to
+/// the last blocks of their segments, in which blocks before these are free again.
 fn overwrite_where_few_segments_are_kept_back(mode: F2fsMode) {
     let mut image = image(64);
     offer_all_segments_but(&mut image, 8);
@@ -185,8 +185,8 @@ fn allocated_blocks_of_a_full_volume_can_be_written() {
     close(&device, volume);
 }
 
-/// Sections have four segments. Each round writes files of a segment, and removes three of four, so that in the end each
-/// section has a full segment, and three empty ones.
+/// Sections have four segments. Each round writes files of a segment, and removes three of four, so
+/// that in the end each section has a full segment, and three empty ones.
 #[test]
 fn empty_segments_of_sections_in_use_can_be_written() {
     let device = Arc::new(MemoryDevice::new(image_of("large_sections", 256)));

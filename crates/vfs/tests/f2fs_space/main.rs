@@ -1,5 +1,5 @@
-//! The space of f2fs volumes: when there is none, and cleaning. The judges are a model of each file, fsck.f2fs, and the
-//! library's own check.
+//! The space of f2fs volumes: when there is none, and cleaning. The judges are a model of each
+//! file, fsck.f2fs, and the library's own check.
 
 mod background;
 mod chosen;

@@ -60,7 +60,8 @@ pub fn open_in(device: SharedDevice, mode: F2fsMode) -> Volume {
     Volume::open_device(device, &options).unwrap()
 }
 
-/// Closes the volume, and lets fsck.f2fs and the library check it. fsck.f2fs cannot read blocks of 16 KiB.
+/// Closes the volume, and lets fsck.f2fs and the library check it. fsck.f2fs cannot read blocks of
+/// 16 KiB.
 pub fn close(device: &MemoryDevice, volume: Volume) {
     let block_size = volume.statfs().block_size;
     volume.close().unwrap();
@@ -178,7 +179,8 @@ impl Model {
     }
 }
 
-/// Fills a volume with files whose names begin with `prefix`, of up to `blocks_max` blocks. Returns their models.
+/// Fills a volume with files whose names begin with `prefix`, of up to `blocks_max` blocks. Returns
+/// their models.
 pub fn fill(volume: &Volume, prefix: &str, blocks_max: usize) -> Vec<Vec<Model>> {
     let number = AtomicU64::new(0);
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Checkpoints of nearly full volumes, whose logs begin segments that they use little of. What was accepted always fits.
+//! Checkpoints of nearly full volumes, whose logs begin segments that they use little of. What was
+//! accepted always fits.
 
 use std::sync::Arc;
 
@@ -24,7 +25,8 @@ fn directory(number: usize) -> String {
     format!("/d{number}")
 }
 
-/// Returns a volume without free blocks for users, but some for a directory, and the model of a large file.
+/// Returns a volume without free blocks for users, but some for a directory, and the model of a
+/// large file.
 fn full() -> (Vec<u8>, Model) {
     let mut image = image(64);
     offer_all_segments_but(&mut image, 8);
@@ -50,7 +52,8 @@ fn set_permissions(volume: &Volume, path: &str, permissions: u16) {
     node.set_attributes(&change, ROOT).unwrap();
 }
 
-/// Overwrites `blocks` blocks of the large file, and then changes a directory and the inodes of many files.
+/// Overwrites `blocks` blocks of the large file, and then changes a directory and the inodes of
+/// many files.
 fn change_many_nodes(image: Vec<u8>, mut kept: Model, blocks: usize) {
     let device = Arc::new(MemoryDevice::new(image));
     let volume = open(&device);

@@ -1,4 +1,5 @@
-//! Few blocks that are overwritten and synced: they stay where they are, and cleaning meanwhile loses none of them.
+//! Few blocks that are overwritten and synced: they stay where they are, and cleaning meanwhile
+//! loses none of them.
 
 use std::sync::Arc;
 use std::thread;

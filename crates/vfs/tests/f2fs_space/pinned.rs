@@ -1,4 +1,5 @@
-//! Pinned files: writes and cleaning leave their blocks where they are, and reads never return what the blocks held before.
+//! Pinned files: writes and cleaning leave their blocks where they are, and reads never return what
+//! the blocks held before.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -348,7 +349,8 @@ fn no_late_write_reaches_a_block_that_a_truncation_has_freed() {
     close(&memory, volume);
 }
 
-/// Sets the mark of a pinned inode in an image. As Linux pins a file that has blocks, among those of others.
+/// Sets the mark of a pinned inode in an image. As Linux pins a file that has blocks, among those
+/// of others.
 fn set_mark(image: &mut [u8], inode: InodeNumber) {
     let (mut marked, number) = (0, (inode.0 as u32).to_le_bytes());
     for node in image.chunks_mut(BLOCK as usize) {

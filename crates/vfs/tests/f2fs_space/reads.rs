@@ -1,5 +1,5 @@
-//! Reads that have found a block before its file gets another one, by cleaning or by a write, and reach the device after the
-//! block could have been written with other data.
+//! Reads that have found a block before its file gets another one, by cleaning or by a write, and
+//! reach the device after the block could have been written with other data.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Condvar, Mutex};
@@ -85,7 +85,8 @@ fn addresses(node: &Arc<Node>) -> Vec<u64> {
     found
 }
 
-/// Lets `read` read a whole file, holds it before the device, moves the file and fills the volume with other data.
+/// Lets `read` read a whole file, holds it before the device, moves the file and fills the volume
+/// with other data.
 fn read_while_cleaned(read: fn(&Arc<Node>, &mut [u8])) {
     let memory = Arc::new(MemoryDevice::new(image(128)));
     let volume = open(&memory);
@@ -146,7 +147,8 @@ fn a_direct_read_gets_the_data_of_a_block_that_was_moved_meanwhile() {
     });
 }
 
-/// The blocks that are read of a file of several segments: in a segment of which the file has all blocks.
+/// The blocks that are read of a file of several segments: in a segment of which the file has all
+/// blocks.
 const PART: Range<usize> = 1024..1088;
 
 /// A volume with one file, whose nodes are in memory.
@@ -240,8 +242,8 @@ fn versions(found: &[u8], models: &[&Model]) -> Vec<u32> {
     PART.zip(found.chunks(BLOCK as usize)).map(version_of).collect()
 }
 
-/// Lets a direct read find the blocks of a file, gives the file others, and writes to all free ones before the read goes on.
-/// With `is_new`, no checkpoint has had the blocks that are read.
+/// Lets a direct read find the blocks of a file, gives the file others, and writes to all free ones
+/// before the read goes on. With `is_new`, no checkpoint has had the blocks that are read.
 fn read_while_overwritten(is_new: bool) {
     let mut stage = Stage::new();
     if is_new {
@@ -274,7 +276,8 @@ fn a_direct_read_gets_the_data_of_a_new_block_that_was_overwritten_meanwhile() {
     read_while_overwritten(true);
 }
 
-/// The device loses what it discards. Later reads, of which one is always in flight, do not keep the old blocks.
+/// The device loses what it discards. Later reads, of which one is always in flight, do not keep
+/// the old blocks.
 #[test]
 fn old_blocks_are_not_free_before_reads_have_ended_that_had_begun_before() {
     let mut stage = Stage::new();
@@ -307,8 +310,9 @@ fn old_blocks_are_not_free_before_reads_have_ended_that_had_begun_before() {
     stage.close();
 }
 
-/// A synced node refers to blocks that the file has replaced since. A read of them ends before the next checkpoint, and then
-/// so many other blocks are replaced while they are read that the ended reads are looked for.
+/// A synced node refers to blocks that the file has replaced since. A read of them ends before the
+/// next checkpoint, and then so many other blocks are replaced while they are read that the ended
+/// reads are looked for.
 #[test]
 fn synced_blocks_are_not_free_before_the_next_checkpoint_although_their_read_has_ended() {
     let stage = Stage::new();
@@ -380,7 +384,8 @@ fn a_cached_read_gets_the_data_of_a_block_that_a_direct_write_replaces_meanwhile
     stage.close();
 }
 
-/// The vfs loads an inode twice if two threads look it up at the same time, and drops one of the results.
+/// The vfs loads an inode twice if two threads look it up at the same time, and drops one of the
+/// results.
 #[test]
 fn an_inode_that_was_loaded_twice_is_mapped_anew_after_it_was_moved() {
     let memory = Arc::new(MemoryDevice::new(image(128)));

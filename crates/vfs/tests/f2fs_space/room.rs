@@ -1,5 +1,5 @@
-//! The room of checkpoints on full volumes where cleaning gains nothing: what was accepted always becomes durable, and files
-//! can always be removed. The plans are random.
+//! The room of checkpoints on full volumes where cleaning gains nothing: what was accepted always
+//! becomes durable, and files can always be removed. The plans are random.
 
 use std::sync::Arc;
 
@@ -42,7 +42,8 @@ fn punch(file: &File, first: u64, count: u64) {
     file.fallocate(Fallocate::PunchHole, range, Privileges::Keep).unwrap();
 }
 
-/// A volume on which an atomic write has blocks in all segments of data: cleaning does not move them.
+/// A volume on which an atomic write has blocks in all segments of data: cleaning does not move
+/// them.
 struct Stage {
     device: Arc<MemoryDevice>,
     volume: Volume,
@@ -53,8 +54,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Writes a block of the atomic write every `step` blocks of its file, and after each of them `others` blocks of another
-    /// file, until only `blocks_left` are free or after `turns_max`.
+    /// Writes a block of the atomic write every `step` blocks of its file, and after each of them
+    /// `others` blocks of another file, until only `blocks_left` are free or after `turns_max`.
     fn new(
         mode: F2fsMode,
         (step, others): (u64, u64),
@@ -275,7 +276,8 @@ fn a_commit_without_room_for_its_nodes_leaves_the_old_file_and_the_volume_usable
 /// The number of blocks whose addresses a direct node has, and more.
 const STRIDE: u64 = 1100;
 
-/// A volume with a file that has one block for each of its nodes, and with fewer free blocks than such nodes.
+/// A volume with a file that has one block for each of its nodes, and with fewer free blocks than
+/// such nodes.
 struct Sparse {
     device: Arc<MemoryDevice>,
     volume: Volume,
@@ -309,7 +311,8 @@ impl Sparse {
         Self { device, volume, file, count, other }
     }
 
-    /// Checks that data which was accepted before becomes durable, and that the file has nodes only.
+    /// Checks that data which was accepted before becomes durable, and that the file has nodes
+    /// only.
     fn close(self) {
         assert_eq!(self.other.sync_all(), Ok(()));
         assert_eq!(self.volume.sync(), Ok(()));

@@ -1,4 +1,5 @@
-//! Writes that find no block, since blocks of writes in flight are not free yet, wait for these, however long they take.
+//! Writes that find no block, since blocks of writes in flight are not free yet, wait for these,
+//! however long they take.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -107,7 +108,8 @@ fn a_direct_write_does_not_wait_for_writes_of_its_own_batch() {
     batch_with_dirty_blocks(true);
 }
 
-/// Submits overwrites of more blocks than the full volume has, and a request for blocks that are dirty in the cache.
+/// Submits overwrites of more blocks than the full volume has, and a request for blocks that are
+/// dirty in the cache.
 fn batch_with_dirty_blocks(is_write: bool) {
     const DIRTY: usize = 512;
     const PART: usize = 256;

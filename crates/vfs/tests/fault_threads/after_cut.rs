@@ -1,4 +1,5 @@
-//! Volumes after a power cut at the end of a run: what the cut leaves, the recoveries, and the judges.
+//! Volumes after a power cut at the end of a run: what the cut leaves, the recoveries, and the
+//! judges.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,8 +21,9 @@ pub fn check_after_power_cut(kind: &Kind, fault: CountedFault, outcome: &Outcome
     }
 }
 
-/// Returns a function that chooses the sectors which a power cut at the end of the recording leaves. It keeps or loses all
-/// sectors of a part of the device together, as often as those that the kind's device writes as a whole.
+/// Returns a function that chooses the sectors which a power cut at the end of the recording
+/// leaves. It keeps or loses all sectors of a part of the device together, as often as those that
+/// the kind's device writes as a whole.
 fn any_sectors<'r>(
     kind: &'r Kind,
     random: &'r mut Random,
@@ -78,8 +80,8 @@ fn check_ext(
         let device = Arc::new(MemoryDevice::new(cut.clone()));
         reopen(kind, device.clone(), place);
         let recovered = device.snapshot();
-        // On a volume with a recorded error, neither this library nor Linux processes the orphan list. The volume
-        // requests a check, and e2fsck finds the orphans.
+        // On a volume with a recorded error, neither this library nor Linux processes the orphan
+        // list. The volume requests a check, and e2fsck finds the orphans.
         let repaired =
             if outcome.is_shut { e2fsck(&recovered, "-fy", 1, place) } else { recovered.clone() };
         e2fsck(&repaired, "-fn", 0, place);

@@ -98,9 +98,9 @@ impl Kind {
         }
     }
 
-    /// Returns whether a device always writes a sector together with the one before: the two sectors of the superblock of
-    /// ext4, as its checksum requires; without a journal, which protects from torn blocks, the two sectors of every
-    /// kilobyte; the blocks of f2fs.
+    /// Returns whether a device always writes a sector together with the one before: the two
+    /// sectors of the superblock of ext4, as its checksum requires; without a journal, which
+    /// protects from torn blocks, the two sectors of every kilobyte; the blocks of f2fs.
     pub fn is_with_previous(&self, sector: u64) -> bool {
         match self {
             Self::Ext { .. } => sector == 3 || !self.has_journal() && sector % 2 == 1,

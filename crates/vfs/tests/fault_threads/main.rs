@@ -1,10 +1,10 @@
-//! Threads that write, sync, rename, truncate and delete files on a device on which one write or flush fails.
-//! Every fsync either reports the loss or has made the file durable. Each open file reports a loss once. After lost
-//! data, the volume goes on; after lost metadata, it is shut down. After a power cut, files have all promised data, and
-//! only data that was written.
+//! Threads that write, sync, rename, truncate and delete files on a device on which one write or
+//! flush fails. Every fsync either reports the loss or has made the file durable. Each open file
+//! reports a loss once. After lost data, the volume goes on; after lost metadata, it is shut down.
+//! After a power cut, files have all promised data, and only data that was written.
 //!
-//! The failing request is chosen by its number. Threads run at varying speeds, so a seed determines the operations of
-//! each thread, but not which operation fails.
+//! The failing request is chosen by its number. Threads run at varying speeds, so a seed determines
+//! the operations of each thread, but not which operation fails.
 
 mod after_cut;
 mod kind;
@@ -136,8 +136,9 @@ fn check_reports(kind: &Kind, fault: CountedFault, outcome: &Outcome, place: &st
     }
 }
 
-/// Runs the threads up to `runs` times, and fails another request of `operation` each time. Returns the number of runs
-/// in which the fault occurred, and the number of these after which the volume was not shut down.
+/// Runs the threads up to `runs` times, and fails another request of `operation` each time. Returns
+/// the number of runs in which the fault occurred, and the number of these after which the volume
+/// was not shut down.
 fn sweep(kind: &Kind, operation: IoOperation, lasting: Lasting, runs: u64) -> [u64; 2] {
     let image = kind.image();
     let healthy = run(kind, &image, None, 1);

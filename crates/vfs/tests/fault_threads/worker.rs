@@ -1,4 +1,5 @@
-//! One thread: its operations, the errors that it got, and the states of its files that a power cut may leave.
+//! One thread: its operations, the errors that it got, and the states of its files that a power cut
+//! may leave.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -36,7 +37,8 @@ struct Subject {
     versions: Vec<Version>,
     /// The versions of the data and of the name at the last successful fsync.
     durable: Option<[usize; 2]>,
-    /// Whether no data of the file is lost: all writes have succeeded, and no fsync has reported an error.
+    /// Whether no data of the file is lost: all writes have succeeded, and no fsync has reported an
+    /// error.
     is_whole: bool,
     /// The number of losses that each of the two open files has reported.
     reported: [usize; 2],
@@ -96,8 +98,8 @@ impl Worker {
         Self { number, work, random, names: 0, files, deleted, reported: 0 }
     }
 
-    /// Runs `steps` operations, and syncs all files at the end. Sets `shut` when an error shows that the volume is shut
-    /// down.
+    /// Runs `steps` operations, and syncs all files at the end. Sets `shut` when an error shows
+    /// that the volume is shut down.
     pub fn run(&mut self, volume: &Volume, shut: &AtomicBool, steps: usize) {
         for _ in 0..steps {
             self.check_operation(shut, |worker| worker.step(volume));
@@ -109,7 +111,8 @@ impl Worker {
         }
     }
 
-    /// Runs an operation, and checks its result: on a volume that is shut down, all changes and syncs fail.
+    /// Runs an operation, and checks its result: on a volume that is shut down, all changes and
+    /// syncs fail.
     fn check_operation(&mut self, shut: &AtomicBool, work: impl FnOnce(&mut Self) -> Result<()>) {
         let was_shut = shut.load(Ordering::Acquire);
         let result = work(self);
@@ -229,7 +232,8 @@ impl Worker {
         punched
     }
 
-    /// Writes to a file by an atomic write. After an error before the commit, the file has its old contents.
+    /// Writes to a file by an atomic write. After an error before the commit, the file has its old
+    /// contents.
     fn write_atomically(&mut self, index: usize) -> Result<()> {
         let old = self.files[index].current().data;
         let mut data = old.clone();
@@ -389,10 +393,12 @@ impl Worker {
 /// A volume after a power cut and its recovery.
 pub struct Found<'a> {
     pub volume: &'a Volume,
-    /// Without a journal, changes since the last sync of a file may leave anything of it, and names may be lost.
+    /// Without a journal, changes since the last sync of a file may leave anything of it, and names
+    /// may be lost.
     pub has_journal: bool,
-    /// On a volume with a recorded error, e2fsck does not process the orphan list, and rounds the size of a file up to
-    /// its last block. The size may be this much too large, rounded up, and the further bytes are zeroes.
+    /// On a volume with a recorded error, e2fsck does not process the orphan list, and rounds the
+    /// size of a file up to its last block. The size may be this much too large, rounded up, and
+    /// the further bytes are zeroes.
     pub padding: usize,
 }
 
@@ -405,7 +411,8 @@ impl Found<'_> {
         files.clone().for_each(|file| *users.entry(file.number).or_default() += 1);
         for file in files {
             let paths = names.get(&file.number).map_or(&[][..], Vec::as_slice);
-            // Otherwise, if both the number and the name were reused, the file found may be either of two.
+            // Otherwise, if both the number and the name were reused, the file found may be either
+            // of two.
             let is_its_own = file.durable.is_some() && file.has_name();
             let is_known = is_its_own || users[&file.number] == 1;
             if is_known && (self.has_journal || file.is_untouched()) {

@@ -1,5 +1,5 @@
-//! Cleaning of f2fs while one request fails: no file loses a byte, whether the section is left as it was, or the volume is shut
-//! down.
+//! Cleaning of f2fs while one request fails: no file loses a byte, whether the section is left as
+//! it was, or the volume is shut down.
 
 use std::sync::Arc;
 
@@ -63,7 +63,8 @@ fn check(kind: &Kind, volume: &Volume, place: &str) {
     }
 }
 
-/// Cleans the volume while a request fails. Returns the numbers of requests before and after the cleaning.
+/// Cleans the volume while a request fails. Returns the numbers of requests before and after the
+/// cleaning.
 fn clean(kind: &Kind, contents: &SharedDevice, operation: IoOperation, failing: u64) -> [u64; 2] {
     let place = format!("{kind:?}, {operation:?} {failing}");
     let Faulty { faults, recorder } = Faulty::new(contents, Some((operation, failing)));

@@ -1,4 +1,5 @@
-//! Clusters of compressed files whose new blocks no node gets, since it cannot be read: the blocks are free again.
+//! Clusters of compressed files whose new blocks no node gets, since it cannot be read: the blocks
+//! are free again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ const CLUSTER_SHIFT: u8 = 4;
 const CLUSTER: usize = CLUSTER_BLOCKS * BLOCK;
 /// The number of clusters. An inode has the addresses of less than 60.
 const CLUSTERS: usize = 120;
-/// The clusters that are written again. Their stored forms, of 13 blocks or so, do not fit into one segment.
+/// The clusters that are written again. Their stored forms, of 13 blocks or so, do not fit into one
+/// segment.
 const CHANGED: std::ops::Range<usize> = 70..112;
 
 /// The size of the cache. A tenth of it may be dirty before data is written back in the background.

@@ -9,7 +9,8 @@ use crate::kind::{KINDS, Kind};
 use crate::stage::Stage;
 use crate::{APPEND, WRITE, write};
 
-/// Returns the contents of `/file` after some writes and a power cut that loses all volatile writes.
+/// Returns the contents of `/file` after some writes and a power cut that loses all volatile
+/// writes.
 fn contents_after_cut(kind: &'static Kind, writes: impl FnOnce(&Arc<Node>)) -> Vec<u8> {
     let stage = Stage::new(kind, None);
     writes(&stage.node);

@@ -129,7 +129,8 @@ fn lose_data_of_each_sync(kind: &Kind) {
             sync.join().unwrap()
         })
     };
-    // Whole blocks: a write behind a block in part would wait until the zeroes behind its data can be written.
+    // Whole blocks: a write behind a block in part would wait until the zeroes behind its data can
+    // be written.
     let unit = kind.unit();
     write(&file, 0, &vec![7; unit]).unwrap();
     let write_more = || assert_eq!(write(&file, 4 * unit as u64, &vec![8; unit]), Ok(unit));

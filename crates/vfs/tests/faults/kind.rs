@@ -92,7 +92,8 @@ impl Kind {
         }
     }
 
-    /// Returns the length of a file with more than one unit. Of compressed files, all units are whole.
+    /// Returns the length of a file with more than one unit. Of compressed files, all units are
+    /// whole.
     pub fn length(&self) -> usize {
         if self.is_compressed() { 2 * self.unit() } else { self.unit() + 904 }
     }

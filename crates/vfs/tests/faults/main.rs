@@ -1,5 +1,5 @@
-//! Reports of device errors to users of a volume, and writes that are durable without an fsync. Of f2fs, each volume is also
-//! judged after a power cut.
+//! Reports of device errors to users of a volume, and writes that are durable without an fsync. Of
+//! f2fs, each volume is also judged after a power cut.
 
 mod cleaning;
 mod clusters;
@@ -46,8 +46,9 @@ fn number(result: base::Result<()>) -> i32 {
     result.map_or_else(|error| error.errno(), |()| 0)
 }
 
-/// Makes a file with two users durable, writes `length` bytes to it, and calls `check`. Request `number` of `operation` fails.
-/// Returns the stage, and the number of requests of `operation` before the second write.
+/// Makes a file with two users durable, writes `length` bytes to it, and calls `check`. Request
+/// `number` of `operation` fails. Returns the stage, and the number of requests of `operation`
+/// before the second write.
 fn with_fault(
     kind: &'static Kind,
     operation: IoOperation,
@@ -62,7 +63,8 @@ fn with_fault(
     (stage, before)
 }
 
-/// Lets the first request of `operation` fail for which the second write is the reason, as [`with_fault`].
+/// Lets the first request of `operation` fail for which the second write is the reason, as
+/// [`with_fault`].
 fn with_first_fault(
     kind: &'static Kind,
     operation: IoOperation,

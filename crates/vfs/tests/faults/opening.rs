@@ -1,4 +1,5 @@
-//! The opening of f2fs volumes after a power cut while one request fails: either it fails, or the volume has all synced data.
+//! The opening of f2fs volumes after a power cut while one request fails: either it fails, or the
+//! volume has all synced data.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use crate::{WRITE, create, number, write};
 /// The number of files. The first ones are in the last checkpoint.
 const FILES: usize = 6;
 const OLD_FILES: usize = 2;
-/// The numbers of requests of an operation that fail, each in a run of its own: of the first ones, and of others.
+/// The numbers of requests of an operation that fail, each in a run of its own: of the first ones,
+/// and of others.
 const FIRST: u64 = 24;
 const OTHERS: u64 = 10;
 

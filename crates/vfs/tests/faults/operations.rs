@@ -1,5 +1,5 @@
-//! Operations on f2fs that fail, since a block cannot be read: names and attributes are as before, or as after a success; the volume goes
-//! on; and what becomes durable later is the same tree.
+//! Operations on f2fs that fail, since a block cannot be read: names and attributes are as before,
+//! or as after a success; the volume goes on; and what becomes durable later is the same tree.
 
 use std::ops::{ControlFlow, Range};
 
@@ -16,7 +16,8 @@ const ROOT: &Credentials = &Credentials::ROOT;
 const BLOCK: u64 = 16 << 10;
 /// The number of files in the directory, whose names need several blocks.
 const NAMES: usize = 150;
-/// The blocks of the file that have data. Their addresses are in the inode, and in three other nodes.
+/// The blocks of the file that have data. Their addresses are in the inode, and in three other
+/// nodes.
 const BLOCKS: [u64; 4] = [0, 1500, 1502, 6000];
 
 type Operation = fn(&Volume) -> Result<()>;
@@ -85,7 +86,8 @@ fn populated(kind: &'static Kind) -> SharedDevice {
     crate::stage::rebuilt(&recorder, true).snapshot()
 }
 
-/// Returns all names, with the attributes that operations change. With `has_data`, also where the file has data.
+/// Returns all names, with the attributes that operations change. With `has_data`, also where the
+/// file has data.
 fn tree(volume: &Volume, has_data: bool) -> Vec<String> {
     let mut found = Vec::new();
     for directory in ["/", "/d"] {
@@ -152,7 +154,8 @@ impl Trial {
         Self { faulty, volume, result, reads }
     }
 
-    /// Checks that the volume goes on, and that what becomes durable is what it shows. Returns its tree.
+    /// Checks that the volume goes on, and that what becomes durable is what it shows. Returns its
+    /// tree.
     fn check(self, kind: &Kind, is_of_names: bool, place: &str) -> Vec<String> {
         let Self { faulty, volume, result, .. } = self;
         let found = tree(&volume, is_of_names);

@@ -1,5 +1,5 @@
-//! What f2fs does when single requests of its own fail: each of a checkpoint, a node of a sync, and reads of nodes and of blocks
-//! that are cleaned.
+//! What f2fs does when single requests of its own fail: each of a checkpoint, a node of a sync, and
+//! reads of nodes and of blocks that are cleaned.
 
 use base::IoOperation;
 use vfs::{AtomicWrite, Credentials, Privileges};
@@ -21,8 +21,8 @@ fn a_checkpoint_that_fails_at_any_request_shuts_the_volume_down() {
     }
 }
 
-/// Writes a checkpoint, which fails if request `failing` of `operation` does. Returns the numbers of such requests before and
-/// after it.
+/// Writes a checkpoint, which fails if request `failing` of `operation` does. Returns the numbers
+/// of such requests before and after it.
 fn write_a_checkpoint(
     kind: &'static Kind,
     operation: IoOperation,

@@ -1,4 +1,5 @@
-//! A volume with a file that is open twice, on a device that may fail, and what a power cut leaves of it.
+//! A volume with a file that is open twice, on a device that may fail, and what a power cut leaves
+//! of it.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// Returns a device with these contents, on which the request with a number, of all of an operation, fails once.
+    /// Returns a device with these contents, on which the request with a number, of all of an
+    /// operation, fails once.
     pub fn new(contents: &SharedDevice, fault: Option<(IoOperation, u64)>) -> Self {
         let counted = fault.map(|(operation, number)| CountedFault {
             operation,
@@ -46,7 +48,8 @@ pub fn rebuilt(recorder: &RecordDevice, keeps_volatile: bool) -> RebuiltDevice {
     Replay::new(&recording).device(end, |_, _| keeps_volatile).unwrap()
 }
 
-/// Recovers a volume of f2fs after a power cut that keeps or loses all volatile writes, and checks it. Returns its device.
+/// Recovers a volume of f2fs after a power cut that keeps or loses all volatile writes, and checks
+/// it. Returns its device.
 pub fn after_cut(
     kind: &Kind,
     recorder: &RecordDevice,
@@ -74,7 +77,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes a volume on a device on which the request with a number, of all of an operation, fails once.
+    /// Makes a volume on a device on which the request with a number, of all of an operation, fails
+    /// once.
     pub fn new(kind: &'static Kind, fault: Option<(IoOperation, u64)>) -> Self {
         let Faulty { faults, recorder } = Faulty::new(&kind.contents(), fault);
         let volume = kind.open(recorder.clone());
@@ -84,8 +88,8 @@ impl Stage {
         Self { kind, faults, recorder, volume, node, files }
     }
 
-    /// Returns the contents of `/file` after a power cut that keeps or loses all volatile writes. Of f2fs, checks the volume
-    /// after its recovery.
+    /// Returns the contents of `/file` after a power cut that keeps or loses all volatile writes.
+    /// Of f2fs, checks the volume after its recovery.
     pub fn contents_after_cut(&self, keeps_volatile: bool) -> Vec<u8> {
         let rebuilt = rebuilt(&self.recorder, keeps_volatile);
         let found = self.contents_on(rebuilt.device());

@@ -86,8 +86,8 @@ fn a_deletion_that_cannot_read_metadata_leaves_the_volume_writable() {
     }
 }
 
-/// Lets a deletion fail: `with_bitmaps`, at the first of several leaves of the map, after the others, and otherwise at
-/// a bitmap.
+/// Lets a deletion fail: `with_bitmaps`, at the first of several leaves of the map, after the
+/// others, and otherwise at a bitmap.
 fn fail_a_deletion(with_bitmaps: bool) {
     let image = tempfile::NamedTempFile::new().unwrap();
     Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) }.make(image.path(), None);
@@ -131,7 +131,8 @@ fn fail_a_deletion(with_bitmaps: bool) {
     check_by_e2fsck(image.path());
 }
 
-/// Of f2fs, a truncation that fails changes no node. What the file had in the cut block behind the cut may be zeroed.
+/// Of f2fs, a truncation that fails changes no node. What the file had in the cut block behind the
+/// cut may be zeroed.
 #[test]
 fn a_failed_truncation_of_f2fs_leaves_the_size_and_all_whole_blocks_as_they_were() {
     const CUT: u64 = 3000;

@@ -1,4 +1,5 @@
-//! The contents of a volume, for comparisons of before and after. Not here: the data of large files.
+//! The contents of a volume, for comparisons of before and after. Not here: the data of large
+//! files.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -57,8 +58,9 @@ impl Facts {
         }
     }
 
-    /// Panics if the contents differ. Directories may have grown for a name that was not added, as on Linux. With
-    /// `may_touch`, regular files may have other times, and inline data may have been moved to a block.
+    /// Panics if the contents differ. Directories may have grown for a name that was not added, as
+    /// on Linux. With `may_touch`, regular files may have other times, and inline data may have
+    /// been moved to a block.
     pub fn assert_same(&self, after: &Self, may_touch: bool, place: &str) {
         assert_eq!(after.inodes_free, self.inodes_free, "{place}: free inodes");
         assert!(self.inodes.keys().eq(after.inodes.keys()), "{place}: other inodes");

@@ -1,5 +1,5 @@
-//! Files with block maps that grow until the volume is full. What a write has accepted is never lost for lack of space, and
-//! the volume becomes full.
+//! Files with block maps that grow until the volume is full. What a write has accepted is never
+//! lost for lack of space, and the volume becomes full.
 
 use std::path::Path;
 use std::thread;
@@ -39,7 +39,8 @@ fn path(name: u64) -> String {
     format!("/{name}")
 }
 
-/// Writes to a file until there is no space. Returns the offset and the length of what was accepted.
+/// Writes to a file until there is no space. Returns the offset and the length of what was
+/// accepted.
 fn fill(volume: &Volume, name: u64, order: Order, block: u64) -> Vec<(u64, usize)> {
     let node = volume.create_file(path(name).as_bytes(), 0o644, &Credentials::ROOT).unwrap();
     let file = node.open_for(WRITE).unwrap();
@@ -64,8 +65,8 @@ fn fill(volume: &Volume, name: u64, order: Order, block: u64) -> Vec<(u64, usize
 }
 
 fn check(format: &'static str, block_size: u32, options: &str, order: Order) {
-    // With the larger cache, nothing is written back before the volume is full. With the smaller one, two files compete for
-    // the space.
+    // With the larger cache, nothing is written back before the volume is full. With the smaller
+    // one, two files compete for the space.
     for (cache_bytes, files) in [(128 << 20, 1), (8 << 20, 3)] {
         let place = format!("{format}, {block_size}, {order:?}, {cache_bytes}");
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
-//! Full volumes. Every operation is tried with no free clusters (or inodes), then with one, and so on, until it
-//! succeeds. So every allocation of the operation fails once. A failed operation must change nothing, and what removes
-//! something never fails. The judges are e2fsck or fsck.f2fs (which cannot read blocks of 16 KiB), the library's own check, and the tree and the counts from
+//! Full volumes. Every operation is tried with no free clusters (or inodes), then with one, and so
+//! on, until it succeeds. So every allocation of the operation fails once. A failed operation must
+//! change nothing, and what removes something never fails. The judges are e2fsck or fsck.f2fs
+//! (which cannot read blocks of 16 KiB), the library's own check, and the tree and the counts from
 //! before, also after the volume is opened again.
 
 mod facts;
@@ -30,7 +31,8 @@ struct Kind {
     format: &'static str,
     block_size: u32,
     mebibytes: u64,
-    /// Arguments for mke2fs, or the name of a kind of f2fs image. mkfs.f2fs makes none with blocks of 16 KiB.
+    /// Arguments for mke2fs, or the name of a kind of f2fs image. mkfs.f2fs makes none with blocks
+    /// of 16 KiB.
     arguments: &'static str,
     /// The names of the operations that the kind does not offer.
     refused: &'static [&'static str],
@@ -65,7 +67,8 @@ impl Kind {
         Self { block_size: 4096, mebibytes: 52, ..Self::of(name, "f2fs", kind) }
     }
 
-    /// Checks an image: by the format's own program, or if it cannot read the image, by the library.
+    /// Checks an image: by the format's own program, or if it cannot read the image, by the
+    /// library.
     fn check(&self, image: &Arc<Vec<u8>>) {
         if self.is_f2fs() && self.block_size > f2fs::BLOCK_SIZE {
             let device = Arc::new(MemoryDevice::shared(Arc::clone(image)));
@@ -84,7 +87,8 @@ impl Kind {
         self.format == "f2fs"
     }
 
-    /// Returns what can be short. Inodes of f2fs take blocks, and their numbers are never short on a full volume.
+    /// Returns what can be short. Inodes of f2fs take blocks, and their numbers are never short on
+    /// a full volume.
     fn shortages(&self) -> &'static [Shortage] {
         if self.is_f2fs() { &[Shortage::Clusters] } else { &[Shortage::Clusters, Shortage::Inodes] }
     }
@@ -118,7 +122,8 @@ fn contents(device: &SharedDevice) -> Arc<Vec<u8>> {
 fn facts(kind: &Kind, device: &SharedDevice, volume: &Volume, place: &str) -> Facts {
     volume.sync().unwrap_or_else(|error| panic!("{place}: {error}"));
     let durable = match kind.is_f2fs() {
-        // A checkpoint stays as it is until the second one after it. No copy, since the volume is large.
+        // A checkpoint stays as it is until the second one after it. No copy, since the volume is
+        // large.
         true => Arc::clone(device),
         false => Arc::new(MemoryDevice::shared(contents(device))),
     };

@@ -26,7 +26,8 @@ const SPARE_CLUSTERS: u64 = 24;
 /// Returns the image of a full volume.
 pub fn full(kind: &Kind, shortage: Shortage, folder: &Path) -> Arc<Vec<u8>> {
     let image = if kind.is_f2fs() { make_f2fs(kind, folder) } else { make_ext4(kind, folder) };
-    // The next name in the indexed directory must need a new block. A copy shows how many names fit before.
+    // The next name in the indexed directory must need a new block. A copy shows how many names fit
+    // before.
     let (_, volume) = open(&image);
     populate(&volume, kind);
     let names = until_it_grows(&volume, "/indexed", u64::MAX);
@@ -143,8 +144,8 @@ fn names_in_a_block(kind: &Kind) -> u64 {
     u64::from(kind.block_size - 64) / 264
 }
 
-/// Adds `names` names of one file to a directory, or as many as fit before the directory grows for the third time.
-/// Returns the number of names.
+/// Adds `names` names of one file to a directory, or as many as fit before the directory grows for
+/// the third time. Returns the number of names.
 fn until_it_grows(volume: &Volume, directory: &str, names: u64) -> u64 {
     let size = || volume.resolve(directory.as_bytes(), Follow::No).unwrap().attributes().size;
     let (mut before, mut growths) = (size(), 0);
@@ -179,7 +180,8 @@ fn fill_clusters(volume: &Volume, kind: &Kind) {
             Err(error) => panic!("{error}"),
         }
     }
-    // The first file failed because its map needs blocks, too. These files need none for their maps.
+    // The first file failed because its map needs blocks, too. These files need none for their
+    // maps.
     for index in 1..20 {
         let path = format!("/fill/{index}");
         for block in 0..12 {

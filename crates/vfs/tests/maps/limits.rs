@@ -137,8 +137,8 @@ fn buffers_that_are_mapped_themselves_are_read_to_and_written_from() {
     file.sync_all().unwrap();
     let memory = map(&file, 0..1 << 20);
     let part = |at: usize, length: usize| {
-        // SAFETY: the bytes are in the map and in the file. While the slice exists, only the call that gets it stores
-        // to them.
+        // SAFETY: the bytes are in the map and in the file. While the slice exists, only the call
+        // that gets it stores to them.
         unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().add(at).as_ptr(), length) }
     };
     // From pages that are not shown yet, to the mapped file itself, which the write locks.

@@ -1,5 +1,5 @@
-//! Maps of files on ext4 volumes: loads and stores by pointers together with reads and writes, judged by a model and
-//! e2fsck.
+//! Maps of files on ext4 volumes: loads and stores by pointers together with reads and writes,
+//! judged by a model and e2fsck.
 
 mod coherence;
 mod limits;
@@ -106,7 +106,8 @@ fn map(file: &File, range: Range<u64>) -> FileMap {
 fn load(map: &FileMap, range: Range<usize>) -> Vec<u8> {
     assert!(range.end <= map.len());
     let at = |at: usize| {
-        // SAFETY: the byte is in the map. Other threads may store to it, but a byte is loaded as a whole.
+        // SAFETY: the byte is in the map. Other threads may store to it, but a byte is loaded as a
+        // whole.
         unsafe { map.as_ptr().add(at).read_volatile() }
     };
     range.map(at).collect()

@@ -1,5 +1,5 @@
-//! Random loads, stores, reads, writes, truncations and changes of ranges, compared with a model. At the end, the
-//! volume is closed, judged, and opened again.
+//! Random loads, stores, reads, writes, truncations and changes of ranges, compared with a model.
+//! At the end, the volume is closed, judged, and opened again.
 
 use base::FileOffset;
 use iomap::{CacheOptions, FolioSlice};

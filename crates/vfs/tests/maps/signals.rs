@@ -21,7 +21,8 @@ fn signal_of(name: &str) -> Option<i32> {
     command.stdout(Stdio::null()).status().unwrap().signal()
 }
 
-/// Checks that `access_map` kills the other process with `signal`. It gets a map of 64 KiB of a file of 5,000 bytes.
+/// Checks that `access_map` kills the other process with `signal`. It gets a map of 64 KiB of a
+/// file of 5,000 bytes.
 fn check(name: &str, signal: i32, access: MapAccess, access_map: impl FnOnce(&Stage, &FileMap)) {
     if std::env::var_os(IN_CHILD).is_none() {
         assert_eq!(signal_of(name), Some(signal), "{name}");

@@ -17,8 +17,8 @@ const STORES: u64 = 20_000;
 /// Returns a number in a map that several threads access.
 fn slot(map: &FileMap, index: u64) -> &AtomicU64 {
     assert!(index < SLOTS && map.len() as u64 >= SLOTS * SLOT_BYTES);
-    // SAFETY: the slot is in the map, is aligned since the map begins at a page, and is accessed by pointers only as an
-    // atomic number. Calls that write to the file write whole slots.
+    // SAFETY: the slot is in the map, is aligned since the map begins at a page, and is accessed by
+    // pointers only as an atomic number. Calls that write to the file write whole slots.
     unsafe { map.as_ptr().cast::<AtomicU64>().add(index as usize).as_ref() }
 }
 

@@ -1,4 +1,5 @@
-//! Requests that are cancelled while they wait for writes of other requests, on a device that holds writes.
+//! Requests that are cancelled while they wait for writes of other requests, on a device that holds
+//! writes.
 
 use crate::common;
 use std::path::{Path, PathBuf};

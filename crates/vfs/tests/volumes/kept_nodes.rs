@@ -59,8 +59,9 @@ fn create(volume: &Volume, directory: &Arc<Node>, name: &[u8], kind: FileType) -
     volume.create_in(directory, name, &Creation::of(kind, 0o755), &Credentials::ROOT).unwrap()
 }
 
-/// Returns a volume with the directory `/directory`, whose block is not cached, and the file `/kept`, which is in
-/// memory. Also returns both nodes, and the number that the next inode in the directory will get.
+/// Returns a volume with the directory `/directory`, whose block is not cached, and the file
+/// `/kept`, which is in memory. Also returns both nodes, and the number that the next inode in the
+/// directory will get.
 fn volume() -> (Arc<HoldDevice>, Volume, Arc<Node>, Arc<Node>, InodeNumber) {
     let image = tempfile::NamedTempFile::new().unwrap();
     Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 4096) }.make(image.path(), None);

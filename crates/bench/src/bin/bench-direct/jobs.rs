@@ -1,5 +1,5 @@
-//! Jobs that keep several requests in flight until they have written the whole file, or the time is over.
-//! Not here: the requests.
+//! Jobs that keep several requests in flight until they have written the whole file, or the time is
+//! over. Not here: the requests.
 
 use std::sync::mpsc::{self, Sender};
 use std::thread;
@@ -15,11 +15,12 @@ const TIME_MAX: Duration = Duration::from_secs(2);
 /// A sender that returns a request's buffer to its job at the end of the request.
 pub type BufferSender = Sender<Vec<u8>>;
 
-/// A function that starts writes of buffers to byte offsets. It sends each buffer sender at the end of its write.
+/// A function that starts writes of buffers to byte offsets. It sends each buffer sender at the end
+/// of its write.
 pub type Start<'s> = dyn Fn(Vec<(u64, Vec<u8>)>, &BufferSender) + Sync + 's;
 
-/// Writes to `ranges` ranges of `length` bytes, to each at most once, in a pseudo-random order, until the time is over.
-/// Returns the writes per second.
+/// Writes to `ranges` ranges of `length` bytes, to each at most once, in a pseudo-random order,
+/// until the time is over. Returns the writes per second.
 pub fn run(ranges: u64, length: usize, start: &Start<'_>) -> f64 {
     // A prime that does not divide `ranges`, so that no range is written twice.
     const STEP: u64 = 1_000_003;

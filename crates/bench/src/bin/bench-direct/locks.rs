@@ -1,5 +1,5 @@
-//! Tables of random writes into a preallocated file, with many in flight: with an exclusive or a shared lock, with
-//! extents split before or after the I/O, and to the device itself.
+//! Tables of random writes into a preallocated file, with many in flight: with an exclusive or a
+//! shared lock, with extents split before or after the I/O, and to the device itself.
 
 use std::path::Path;
 use std::ptr::NonNull;
@@ -159,8 +159,8 @@ impl Side {
 /// Creates a write to the device itself.
 fn new_write(at: u64, mut buffer: Vec<u8>, sender: BufferSender) -> Bio {
     let start = NonNull::from(buffer.as_mut_slice()).cast();
-    // SAFETY: the completion function owns the buffer, whose memory does not move. No other code accesses the buffer
-    // before the end of the request.
+    // SAFETY: the completion function owns the buffer, whose memory does not move. No other code
+    // accesses the buffer before the end of the request.
     let segment = unsafe { Segment::new(start, buffer.len()) };
     Bio::new(BioOperation::Write, DeviceOffset(at), [segment], move |result| {
         assert!(result.is_ok(), "{result:?}");

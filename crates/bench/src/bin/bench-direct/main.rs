@@ -1,6 +1,6 @@
-//! `make bench-direct`: direct writes through the library, with different locks and splits of extents, compared with
-//! the device itself; different sizes of blocks and writes; and asynchronous writes to mounts. The sides take turns; the
-//! results are medians.
+//! `make bench-direct`: direct writes through the library, with different locks and splits of
+//! extents, compared with the device itself; different sizes of blocks and writes; and asynchronous
+//! writes to mounts. The sides take turns; the results are medians.
 //!
 //! Not here: the tables (`locks`, `blocks`, `mounts`), the requests in flight (`jobs`).
 // The output is for people.

@@ -1,5 +1,6 @@
-//! The table of asynchronous direct writes to a file on mounts that threads read through the cache all the time. When a
-//! write has ended, its data is read through the cache, too: any other data is stale.
+//! The table of asynchronous direct writes to a file on mounts that threads read through the cache
+//! all the time. When a write has ended, its data is read through the cache, too: any other data is
+//! stale.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -129,8 +130,8 @@ fn read_until(end: Instant, file: &File) {
     }
 }
 
-/// Submits the writes of a round, with `value` in all bytes, and reads through the cache what each one has written
-/// when it has ended. Returns the number of stale reads.
+/// Submits the writes of a round, with `value` in all bytes, and reads through the cache what each
+/// one has written when it has ended. Returns the number of stale reads.
 fn write_round(writes: &mut AsyncWrites<'_>, cached: &File, value: u8) -> usize {
     let data = [value; DISTANCE];
     let offsets = (0..FILE_BYTES).step_by(DISTANCE);

@@ -1,4 +1,5 @@
-//! A count of the bytes and writes that reach a device, in the main area of an f2fs volume and elsewhere.
+//! A count of the bytes and writes that reach a device, in the main area of an f2fs volume and
+//! elsewhere.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

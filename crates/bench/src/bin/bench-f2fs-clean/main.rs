@@ -1,7 +1,9 @@
-//! `make bench-f2fs-clean`: overwrites of 4 KiB on f2fs volumes that are nearly full, on a device in memory. The write
-//! amplification is printed beside that of textbook cleaning, and the longest write and sync.
+//! `make bench-f2fs-clean`: overwrites of 4 KiB on f2fs volumes that are nearly full, on a device
+//! in memory. The write amplification is printed beside that of textbook cleaning, and the longest
+//! write and sync.
 //!
-//! Not here: the workload (`row`), the simulated log (`textbook`), the count of what reaches the device (`counting`).
+//! Not here: the workload (`row`), the simulated log (`textbook`), the count of what reaches the
+//! device (`counting`).
 // The output is for people.
 #![allow(clippy::print_stdout)]
 

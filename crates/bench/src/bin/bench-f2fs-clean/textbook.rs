@@ -1,9 +1,9 @@
-//! Cleaning as in textbooks: a log of segments in which pages are overwritten, and victims are cleaned one at a time. There
-//! are no nodes, no checkpoints, and nothing is written but pages that users write or that move. Moved pages have a log of
-//! their own.
+//! Cleaning as in textbooks: a log of segments in which pages are overwritten, and victims are
+//! cleaned one at a time. There are no nodes, no checkpoints, and nothing is written but pages that
+//! users write or that move. Moved pages have a log of their own.
 //!
-//! Sources: Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", 1991; Desnoyers,
-//! "Analytic Models of SSD Write Performance", 2014.
+//! Sources: Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File
+//! System", 1991; Desnoyers, "Analytic Models of SSD Write Performance", 2014.
 
 use testkit::Random;
 
@@ -169,8 +169,9 @@ impl Log {
 mod tests {
     use super::*;
 
-    /// Returns the amplification of uniform writes to a large log that cleans the oldest segment first: 1 / (1 - u), where
-    /// the pages in use are a part (u - 1) / ln(u) of all. Greedy cleaning comes near to it with large segments.
+    /// Returns the amplification of uniform writes to a large log that cleans the oldest segment
+    /// first: 1 / (1 - u), where the pages in use are a part (u - 1) / ln(u) of all. Greedy
+    /// cleaning comes near to it with large segments.
     fn of_oldest_first(used: f64) -> f64 {
         let (mut low, mut high) = (0.001, 0.999);
         for _ in 0..60 {

@@ -19,7 +19,8 @@ const LATENCY: Duration = Duration::from_micros(80);
 /// The number of requests that this device serves concurrently.
 const QUEUE: usize = 32;
 
-/// The sides with f2fs in this process, and the maximum orders of their folios. The first one is the baseline.
+/// The sides with f2fs in this process, and the maximum orders of their folios. The first one is
+/// the baseline.
 pub const ORDERS: [(&str, u8); 3] = [("order 0", 0), ("order 2", 2), ("order 9", 9)];
 /// The column of ext4 in this process, with large folios.
 pub const EXT4: &str = "ext4";
@@ -62,7 +63,8 @@ pub fn ext4(kind: Kind) -> Library {
     Library::on(EXT4, kind.open(&Image::make(IMAGE_BYTES, 4096, "")), order, FILE_BYTES)
 }
 
-/// Returns the sides that are selected. Mounts are on tmpfs, so they are beside the device in memory only.
+/// Returns the sides that are selected. Mounts are on tmpfs, so they are beside the device in
+/// memory only.
 pub fn all(selection: &Selection, kind: Kind) -> Vec<Box<dyn Side>> {
     let mut sides: Vec<Box<dyn Side>> = Vec::new();
     for (name, order) in ORDERS.into_iter().filter(|(name, _)| selection.has_side(name)) {

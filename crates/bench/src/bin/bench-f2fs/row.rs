@@ -1,4 +1,5 @@
-//! The rows: ways of writing a file from its start to its end, and the gains of large folios that the series reports.
+//! The rows: ways of writing a file from its start to its end, and the gains of large folios that
+//! the series reports.
 
 use std::fmt;
 
@@ -65,8 +66,8 @@ impl Row {
         if self.sync == Sync::Each { 9 } else { 5 }
     }
 
-    /// Returns the aimed gain over order 0, in percent: that of the series, and no loss where the series has one. `None` for
-    /// rows that the series does not have.
+    /// Returns the aimed gain over order 0, in percent: that of the series, and no loss where the
+    /// series has one. `None` for rows that the series does not have.
     pub fn aim(&self) -> Option<f64> {
         self.gain.map(|gain| gain.max(0.0))
     }

@@ -1,4 +1,5 @@
-//! The table of syncs by several threads, each with a file of its own: how far callers share flushes.
+//! The table of syncs by several threads, each with a file of its own: how far callers share
+//! flushes.
 
 use std::sync::Barrier;
 use std::thread;
@@ -20,7 +21,8 @@ const WRITE_BYTES: usize = 4096;
 /// The side with f2fs.
 const F2FS: &str = "f2fs";
 
-/// The aim: with 8 threads, this many times the syncs per second of one thread, on the device with latency.
+/// The aim: with 8 threads, this many times the syncs per second of one thread, on the device with
+/// latency.
 const AIM: (usize, f64) = (8, 3.0);
 
 /// Measures and prints the table. Returns a line for each aim that is missed.

@@ -1,4 +1,5 @@
-//! The table of rows by sides, with gains over order 0, and the processor time of the writing thread.
+//! The table of rows by sides, with gains over order 0, and the processor time of the writing
+//! thread.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -157,8 +158,8 @@ fn print_row(row: &Row, found: &[Found]) {
     }
 }
 
-/// Prints the processor time of the writing thread for sides where this thread does all the work. It depends less on
-/// other programs than speed.
+/// Prints the processor time of the writing thread for sides where this thread does all the work.
+/// It depends less on other programs than speed.
 fn print_costs(results: &[(Row, Vec<Found>)]) {
     println!("\nprocessor time of the writing thread, ms/GiB\n");
     for (index, (row, found)) in results.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! `make bench-mount`: reads through bifolio's mounts, compared with the running kernel's and fuse2fs's, each with a
-//! separate image on tmpfs. The sides take turns; the results are medians.
+//! `make bench-mount`: reads through bifolio's mounts, compared with the running kernel's and
+//! fuse2fs's, each with a separate image on tmpfs. The sides take turns; the results are medians.
 //!
 //! Not here: the rows (`row`), the sides (`side`), the output (`table`).
 // The output is for people.

@@ -31,8 +31,8 @@ pub struct Row {
     pub random: bool,
     /// The number of bytes that each call reads.
     pub length: usize,
-    /// The number of threads. Each has its own open file. It reads an equal part of the file, or makes
-    /// [`RANDOM_CALLS`] calls.
+    /// The number of threads. Each has its own open file. It reads an equal part of the file, or
+    /// makes [`RANDOM_CALLS`] calls.
     pub threads: u64,
 }
 

@@ -42,7 +42,8 @@ impl Side {
         Self { name, mounter, mount: Some(mount), image }
     }
 
-    /// Brings memory into the state of the row, and then reads the file. Returns the time of the read.
+    /// Brings memory into the state of the row, and then reads the file. Returns the time of the
+    /// read.
     pub fn measure(&mut self, row: &Row) -> Duration {
         if row.state == State::Cold {
             drop(self.mount.take());

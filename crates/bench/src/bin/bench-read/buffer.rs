@@ -1,5 +1,5 @@
-//! Memory like the cache's: page-aligned and, if the host supports them, in huge pages. A comparison with memory in
-//! small pages would favour the cache.
+//! Memory like the cache's: page-aligned and, if the host supports them, in huge pages. A
+//! comparison with memory in small pages would favour the cache.
 
 use std::ops::{Deref, DerefMut};
 

@@ -15,8 +15,8 @@ use crate::sides::{open_file, open_volume};
 /// The number of measurements of each length.
 const ROUNDS: usize = 5;
 
-/// Lends slices of a completely cached file, and reads the first byte of each. Prints the number of slices per second
-/// for each length.
+/// Lends slices of a completely cached file, and reads the first byte of each. Prints the number of
+/// slices per second for each length.
 pub fn report(image: &Image) {
     let cache = CacheOptions { bytes_max: 2 * FILE_BYTES, ..Default::default() };
     let volume = open_volume((image.opener())(), cache, ReadOptions::default());

@@ -1,5 +1,6 @@
-//! `make bench-read`: reads through the library, in this process, compared with the running kernel's mount of the same
-//! image and with memcpy. The sides take turns; the results are medians. Arguments: parts of rows' names.
+//! `make bench-read`: reads through the library, in this process, compared with the running
+//! kernel's mount of the same image and with memcpy. The sides take turns; the results are medians.
+//! Arguments: parts of rows' names.
 //!
 //! Not here: the rows (`case`), the sides (`sides`), the output (`table`), f2fs
 //! (`f2fs`), encrypted, verified and compressed files (`transforms`).

@@ -13,7 +13,8 @@ use crate::sides::Side;
 
 /// The number of measurements of each side.
 const ROUNDS: usize = 5;
-/// The number of times that a cached file is read in one measurement, since a single read is too short.
+/// The number of times that a cached file is read in one measurement, since a single read is too
+/// short.
 const PASSES_CACHED: u32 = 3;
 
 /// The results of a case for each side.
@@ -53,7 +54,8 @@ fn passes(case: &Case) -> u32 {
     if case.state == State::Cached { PASSES_CACHED } else { 1 }
 }
 
-/// Reads the file with all threads. Returns the time from the start of the first thread to the end of the last one.
+/// Reads the file with all threads. Returns the time from the start of the first thread to the end
+/// of the last one.
 fn time(case: &Case, side: &dyn Side) -> Duration {
     let barrier = Barrier::new(case.threads);
     let part = FILE_BYTES / case.threads as u64;

@@ -11,8 +11,8 @@ use crate::sides::{open_file, open_volume};
 
 /// The limit of the cache in bytes.
 const LIMIT: u64 = 64 << 20;
-/// The memory that the process may use beyond the limit, in bytes: buffers of requests, stacks of threads, inodes, and
-/// the program itself.
+/// The memory that the process may use beyond the limit, in bytes: buffers of requests, stacks of
+/// threads, inodes, and the program itself.
 const CONSTANT: u64 = 8 << 20;
 
 /// The results, in bytes.
@@ -45,7 +45,8 @@ impl fmt::Display for Memory {
     }
 }
 
-/// Reads four times the limit with several threads, in ascending and other orders, with large folios and without.
+/// Reads four times the limit with several threads, in ascending and other orders, with large
+/// folios and without.
 pub fn check(image: &Image) -> Memory {
     let before = status_bytes("VmRSS:");
     let mut counted = 0;
@@ -60,7 +61,8 @@ pub fn check(image: &Image) -> Memory {
                     let file = open_file(volume, content);
                     let mut buffer = vec![0; 64 << 10];
                     let pieces = FILE_BYTES / buffer.len() as u64;
-                    // The number of pieces is a power of two, so an odd step visits each piece once.
+                    // The number of pieces is a power of two, so an odd step visits each piece
+                    // once.
                     let step = if thread < 2 { 1 } else { 1021 };
                     for piece in 0..pieces {
                         let at = piece * step % pieces * buffer.len() as u64;

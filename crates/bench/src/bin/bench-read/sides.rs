@@ -180,7 +180,8 @@ impl Side for Ours {
         let wanted = (case.state, case.content);
         match case.state {
             State::Cold => self.open_volume(LARGE_CACHE),
-            // The cache is already in this state. A file larger than the cache is never cached when it is read again.
+            // The cache is already in this state. A file larger than the cache is never cached when
+            // it is read again.
             _ if self.state == Some(wanted) => {}
             State::Cached | State::Full => {
                 self.open_volume(if case.state == State::Full { SMALL_CACHE } else { LARGE_CACHE });

@@ -24,7 +24,8 @@ pub fn print_heading(threads: usize, sides: &[Box<dyn Side>]) {
     println!(" |{:>9}{:>9}{:>9}{:>9}", "memcpy", "kernel", "order 0", "neither");
 }
 
-/// Prints the processor time of the library's sides in these cases. It depends less on other programs than speed.
+/// Prints the processor time of the library's sides in these cases. It depends less on other
+/// programs than speed.
 pub fn print_costs(sides: &[Box<dyn Side>], rows: &[(Case, Medians)]) {
     println!("\nprocessor time, ms/GiB; difference of other sides to ours\n");
     print!("{:<16}", "");

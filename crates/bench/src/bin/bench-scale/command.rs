@@ -1,4 +1,5 @@
-//! Series of the command: copying trees of many files into images and out of them, listing, checking and removing them.
+//! Series of the command: copying trees of many files into images and out of them, listing,
+//! checking and removing them.
 
 use std::process::Command;
 

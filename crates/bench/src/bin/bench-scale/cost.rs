@@ -21,7 +21,8 @@ pub struct Cost {
 pub struct Costs(pub Vec<(String, Cost)>);
 
 impl Costs {
-    /// Measures `work`, which consists of `units` units, and records the cost of one unit for `row`.
+    /// Measures `work`, which consists of `units` units, and records the cost of one unit for
+    /// `row`.
     pub fn measure<R>(&mut self, row: &str, units: u64, work: impl FnOnce() -> R) -> R {
         let (begin, cpu_before) = (Instant::now(), cpu_seconds());
         let result = work();

@@ -108,7 +108,8 @@ pub fn open_files(size: u64, costs: &mut Costs) {
     volume.close().expect("a sound volume");
 }
 
-/// Measures new files that are synced one by one, so that each makes a transaction that waits for a checkpoint.
+/// Measures new files that are synced one by one, so that each makes a transaction that waits for a
+/// checkpoint.
 pub fn fsyncs(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());

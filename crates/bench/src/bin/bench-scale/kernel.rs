@@ -1,5 +1,5 @@
-//! The series of the library on the running kernel's ext4. If a cost also grows here, the format is the reason, not the
-//! library.
+//! The series of the library on the running kernel's ext4. If a cost also grows here, the format is
+//! the reason, not the library.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

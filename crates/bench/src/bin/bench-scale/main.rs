@@ -1,11 +1,11 @@
-//! `make bench-scale`: the cost of one file, name, extent and so on, for small and large numbers of them. The cost
-//! should not depend on the number.
+//! `make bench-scale`: the cost of one file, name, extent and so on, for small and large numbers of
+//! them. The cost should not depend on the number.
 //!
-//! Arguments: `max=N` for the largest number (100,000), `cpu` to print processor time, which depends less on other
-//! programs, and parts of rows' names.
+//! Arguments: `max=N` for the largest number (100,000), `cpu` to print processor time, which
+//! depends less on other programs, and parts of rows' names.
 //!
-//! Not here: trees and archives (`tree`), the command (`command`), the library (`files`, `names`), the kernel's mount
-//! (`kernel`), trees on mounts (`mounted`), the output (`table`).
+//! Not here: trees and archives (`tree`), the command (`command`), the library (`files`, `names`),
+//! the kernel's mount (`kernel`), trees on mounts (`mounted`), the output (`table`).
 // The output is for people.
 #![allow(clippy::print_stdout)]
 

@@ -1,4 +1,5 @@
-//! Series of mounts: common programs on trees of many files, on bifolio's mount and on the running kernel's.
+//! Series of mounts: common programs on trees of many files, on bifolio's mount and on the running
+//! kernel's.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Series of the library about names: names in a directory, names of one file, and open files without a name.
+//! Series of the library about names: names in a directory, names of one file, and open files
+//! without a name.
 
 use std::ops::ControlFlow;
 use std::path::Path;

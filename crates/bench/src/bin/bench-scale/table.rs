@@ -2,7 +2,8 @@
 
 use crate::cost::{Cost, Costs};
 
-/// The maximum ratio of a row's costs at the largest and at the compared size. Rows above it are reported.
+/// The maximum ratio of a row's costs at the largest and at the compared size. Rows above it are
+/// reported.
 const GROWTH_MAX: f64 = 1.5;
 /// The size that is compared with the largest one. At smaller sizes, fixed costs matter.
 const COMPARED_WITH: u64 = 10_000;

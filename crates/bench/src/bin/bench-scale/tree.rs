@@ -73,7 +73,8 @@ pub struct SparseImage {
 }
 
 impl SparseImage {
-    /// Creates an empty ext4 image with space for `files` files of one block, and for `more_bytes` more bytes.
+    /// Creates an empty ext4 image with space for `files` files of one block, and for `more_bytes`
+    /// more bytes.
     pub fn make(files: u64, more_bytes: u64) -> Self {
         let image = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
         let inodes = files + files / 8 + 1000;

@@ -1,6 +1,6 @@
-//! `make bench-trees`: common programs on a tree of many small files, on mounts of bifolio with several options, of the
-//! running kernel and of fuse2fs. The machine is idle, or runs as many busy loops as it has processors. The sides take
-//! turns; the results are medians.
+//! `make bench-trees`: common programs on a tree of many small files, on mounts of bifolio with
+//! several options, of the running kernel and of fuse2fs. The machine is idle, or runs as many busy
+//! loops as it has processors. The sides take turns; the results are medians.
 //!
 //! Not here: the tree (`source`).
 // The output is for people.
@@ -29,7 +29,8 @@ const IMAGE_BYTES: u64 = 512 << 20;
 
 const TABLE: TimesTable = TimesTable { name_width: 12, side_width: 12, decimals: 0 };
 
-/// The sides: the kernel, fuse2fs, and bifolio with default options, with nolow_latency and with writeback.
+/// The sides: the kernel, fuse2fs, and bifolio with default options, with nolow_latency and with
+/// writeback.
 const SIDES: [(&str, Mounter); 5] = [
     (KERNEL, Mounter::Kernel),
     (FUSE2FS, Mounter::Fuse2fs),

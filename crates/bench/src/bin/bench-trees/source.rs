@@ -1,4 +1,5 @@
-//! A tree of many small files, the same in each run, as an archive and as a git repository, on tmpfs.
+//! A tree of many small files, the same in each run, as an archive and as a git repository, on
+//! tmpfs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

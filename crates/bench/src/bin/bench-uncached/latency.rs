@@ -1,5 +1,6 @@
-//! Latency of single writes while several threads write streams, cached and uncached: with the library in this process,
-//! and with the running kernel's ext4 on a loop device, with RWF_DONTCACHE and without.
+//! Latency of single writes while several threads write streams, cached and uncached: with the
+//! library in this process, and with the running kernel's ext4 on a loop device, with RWF_DONTCACHE
+//! and without.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! `make bench-uncached`: cached and uncached streams of several times the size of the cache: their speed in each
-//! second, their cost, and their effect on other cached data. Also the latency of single writes, compared with the
-//! running kernel's ext4. The images are on tmpfs.
+//! `make bench-uncached`: cached and uncached streams of several times the size of the cache: their
+//! speed in each second, their cost, and their effect on other cached data. Also the latency of
+//! single writes, compared with the running kernel's ext4. The images are on tmpfs.
 //!
-//! Arguments: `seconds=N` for the duration of each measurement (5), `cache=MIB` for the cache's limit (256), and parts
-//! of rows' names.
+//! Arguments: `seconds=N` for the duration of each measurement (5), `cache=MIB` for the cache's
+//! limit (256), and parts of rows' names.
 //!
 //! Not here: the sides (`sides`), the streams (`streams`), single writes (`latency`).
 // The output is for people.

@@ -59,8 +59,8 @@ impl Library {
         Box::new(Ours { file, flags: RwFlags { dontcache, ..RwFlags::default() } })
     }
 
-    /// Makes the device end large requests at once without transferring data. So the measured cost is the library's
-    /// alone.
+    /// Makes the device end large requests at once without transferring data. So the measured cost
+    /// is the library's alone.
     pub fn skip_transfers(&self) {
         self.device.skips_transfers.store(true, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! Streams of several times the size of the cache: speed in each second, processor time, memory, and the part of
-//! another file (the hot file) that stays cached.
+//! Streams of several times the size of the cache: speed in each second, processor time, memory,
+//! and the part of another file (the hot file) that stays cached.
 
 use std::time::{Duration, Instant};
 
@@ -175,8 +175,8 @@ fn for_each_part(bytes: u64, mut each: impl FnMut(u64)) {
     (0..bytes).step_by(PART_BYTES).for_each(&mut each);
 }
 
-/// Calls `each` with the offsets of all parts of a file of `bytes` bytes, again and again, for `time`. Returns the GiB
-/// in each second, the GiB per second, and the processor time per GiB.
+/// Calls `each` with the offsets of all parts of a file of `bytes` bytes, again and again, for
+/// `time`. Returns the GiB in each second, the GiB per second, and the processor time per GiB.
 fn timed(time: Duration, bytes: u64, mut each: impl FnMut(u64)) -> (Vec<f64>, f64, f64) {
     let (start, cpu) = (Instant::now(), cpu_seconds());
     let (mut seconds, mut done, mut at) = (vec![0.0], 0_u64, 0);

@@ -1,4 +1,5 @@
-//! The table of block sizes by sizes of buffered writes, compared with bigalloc clusters of the same sizes.
+//! The table of block sizes by sizes of buffered writes, compared with bigalloc clusters of the
+//! same sizes.
 
 use std::hint::black_box;
 use std::time::Instant;

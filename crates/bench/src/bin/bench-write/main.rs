@@ -1,7 +1,9 @@
-//! `make bench-write`: writes through the library in this process and through bifolio's mounts, compared with the
-//! running kernel's ext4 and fuse2fs, each on a separate image on tmpfs. The sides take turns; the results are medians.
+//! `make bench-write`: writes through the library in this process and through bifolio's mounts,
+//! compared with the running kernel's ext4 and fuse2fs, each on a separate image on tmpfs. The
+//! sides take turns; the results are medians.
 //!
-//! Not here: the tables (`series`, `trees`, `blocks`), the sides (`bench::sides`), the aims (`notes`).
+//! Not here: the tables (`series`, `trees`, `blocks`), the sides (`bench::sides`), the aims
+//! (`notes`).
 // The output is for people.
 #![allow(clippy::print_stdout)]
 

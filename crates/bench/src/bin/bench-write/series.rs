@@ -1,5 +1,5 @@
-//! The table `series`, with the rows of the kernel's large-folio patch series: new and existing files, without a sync,
-//! with one sync, and with a sync after each write.
+//! The table `series`, with the rows of the kernel's large-folio patch series: new and existing
+//! files, without a sync, with one sync, and with a sync after each write.
 
 use std::fmt;
 use std::hint::black_box;
@@ -56,7 +56,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns all rows, with the gains that the patch series reports (first cached, then on a RAM disk).
+    /// Returns all rows, with the gains that the patch series reports (first cached, then on a RAM
+    /// disk).
     fn all() -> impl Iterator<Item = Self> {
         let gains = [
             (false, Sync::Never, [5.0, 144.0, 167.0]),
@@ -247,8 +248,8 @@ fn print_row(row: &Row, found: &[Found], speed: impl Fn(&Found) -> f64) {
     println!();
 }
 
-/// Prints the processor time of the writing thread for sides where this thread does all the work. It depends less on
-/// other programs than speed.
+/// Prints the processor time of the writing thread for sides where this thread does all the work.
+/// It depends less on other programs than speed.
 fn print_costs(sides: &[Box<dyn Side>], table: &[(Row, Vec<Found>)]) {
     let works_alone = |side: &str| [KERNEL, OURS, ORDER_0].contains(&side);
     println!("\nprocessor time of the writing thread, ms/GiB\n");

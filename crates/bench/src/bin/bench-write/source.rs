@@ -50,8 +50,8 @@ fn directory(tree: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// Returns the contents of a file. Half of the files have up to 4 KiB, a quarter up to 8 KiB, and so on; the average is
-/// 12 KiB.
+/// Returns the contents of a file. Half of the files have up to 4 KiB, a quarter up to 8 KiB, and
+/// so on; the average is 12 KiB.
 fn contents(number: u32) -> Vec<u8> {
     let random = number.wrapping_add(1).wrapping_mul(2_654_435_761);
     let doublings = (random >> 8).trailing_ones().min(5);

@@ -1,5 +1,5 @@
-//! The output of findings, as lines or as JSON, in batches: the findings of a batch wait until the paths of their inodes
-//! are known.
+//! The output of findings, as lines or as JSON, in batches: the findings of a batch wait until the
+//! paths of their inodes are known.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -24,8 +24,8 @@ pub enum Stop {
     Timeout,
 }
 
-/// The number of findings in the first batch. Each batch may be [`BATCH_GROWTH`] times as large as the one before, so that
-/// many findings need few walks.
+/// The number of findings in the first batch. Each batch may be [`BATCH_GROWTH`] times as large as
+/// the one before, so that many findings need few walks.
 const FIRST_BATCH: usize = 256;
 const BATCH_GROWTH: usize = 4;
 /// Maximum number of findings in a batch.
@@ -48,8 +48,8 @@ pub struct Findings<'a> {
     pub status: Status,
 }
 
-/// A finding as JSON: its message and, for corruption, the structure, location and problem, and the path of the entry or the
-/// inode, if it has one.
+/// A finding as JSON: its message and, for corruption, the structure, location and problem, and the
+/// path of the entry or the inode, if it has one.
 #[derive(Serialize)]
 struct JsonFinding<'a> {
     message: String,

@@ -131,7 +131,8 @@ fn operational(failure: Failure) -> Failure {
     failure.with_status(Status::Operational)
 }
 
-/// Opens the volume. The inner error is corruption that prevents opening, or data of the recovery that cannot be read.
+/// Opens the volume. The inner error is corruption that prevents opening, or data of the recovery
+/// that cannot be read.
 fn open(
     target: &Target,
     device: &SharedDevice,
@@ -171,7 +172,8 @@ impl Check<'_, '_> {
 }
 
 impl Check<'_, '_> {
-    /// Prints the findings of a batch with their paths. Those that are not found until the deadline are missing.
+    /// Prints the findings of a batch with their paths. Those that are not found until the deadline
+    /// are missing.
     fn print_held(&mut self) -> Result<()> {
         let sought = self.findings.sought();
         let paths = match sought.is_empty() {

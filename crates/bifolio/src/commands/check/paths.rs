@@ -1,8 +1,8 @@
-//! The search for the paths of inodes with findings, and for the files that have blocks with findings: one walk through the
-//! tree for many of them.
+//! The search for the paths of inodes with findings, and for the files that have blocks with
+//! findings: one walk through the tree for many of them.
 //!
-//! An inode without a name below the root has no path. Of an inode with several names, the first one that the walk meets
-//! counts. Damaged directories are read up to the damage.
+//! An inode without a name below the root has no path. Of an inode with several names, the first
+//! one that the walk meets counts. Damaged directories are read up to the damage.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
@@ -47,7 +47,8 @@ pub struct Paths {
     pub owners: BTreeMap<FsBlock, (InodeNumber, Vec<u8>)>,
 }
 
-/// Searches for paths. `go_on` is called with the progress for each entry. The search ends early if it returns false.
+/// Searches for paths. `go_on` is called with the progress for each entry. The search ends early if
+/// it returns false.
 pub fn find(
     volume: &Volume,
     sought: Sought,

@@ -1,4 +1,5 @@
-//! The line of progress on a terminal. Not `indicatif`, whose questions about the terminal the confinement refuses.
+//! The line of progress on a terminal. Not `indicatif`, whose questions about the terminal the
+//! confinement refuses.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -17,8 +17,9 @@ impl Glob {
     /// Returns whether the pattern matches all of `text`.
     pub fn matches(&self, text: &[u8]) -> bool {
         let (mut pattern, mut rest) = (self.pattern.as_slice(), text);
-        // If a character does not match, the search continues after the last star, one character later. Earlier stars
-        // are not tried again, so the time is bounded by the product of both lengths.
+        // If a character does not match, the search continues after the last star, one character
+        // later. Earlier stars are not tried again, so the time is bounded by the product of both
+        // lengths.
         let mut retry: Option<(&[u8], &[u8])> = None;
         loop {
             if let [b'*', after @ ..] = pattern {
@@ -70,9 +71,9 @@ fn character_bytes(text: &[u8]) -> usize {
     chunk.and_then(|chunk| chunk.valid().chars().next()).map_or(1, char::len_utf8)
 }
 
-/// Returns whether the bracket expression at the start of `pattern`, after its opening bracket, contains `byte`, and
-/// the rest of the pattern. Returns `None` without a closing bracket: the opening bracket is then an ordinary
-/// character.
+/// Returns whether the bracket expression at the start of `pattern`, after its opening bracket,
+/// contains `byte`, and the rest of the pattern. Returns `None` without a closing bracket: the
+/// opening bracket is then an ordinary character.
 fn match_bracket(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<(bool, &[u8])> {
     let (negated, mut rest) = match pattern {
         [b'!' | b'^', rest @ ..] => (true, rest),

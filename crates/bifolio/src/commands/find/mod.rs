@@ -57,7 +57,8 @@ Other:
 #[derive(Args)]
 #[command(after_help = EXPRESSION_HELP)]
 pub struct Arguments {
-    /// Print a JSON array with all attributes of each match, in place of what -print, -print0 and -ls print
+    /// Print a JSON array with all attributes of each match, in place of what -print, -print0 and
+    /// -ls print
     #[arg(long)]
     json: bool,
     /// Directory to search

@@ -349,7 +349,8 @@ fn clause_bits(mode: u16, clause: &[u8]) -> Option<u16> {
     let operator = clause.iter().position(|byte| matches!(byte, b'+' | b'-' | b'='))?;
     let (class_letters, rest) = clause.split_at(operator);
     let (&operator, letters) = rest.split_first()?;
-    // The permission bits of the classes, and the set-user-ID, set-group-ID or sticky bit that belongs to them.
+    // The permission bits of the classes, and the set-user-ID, set-group-ID or sticky bit that
+    // belongs to them.
     let mut classes = 0;
     for letter in if class_letters.is_empty() { b"a" } else { class_letters } {
         classes |= match letter {

@@ -1,4 +1,5 @@
-//! Confinement of the commands: the process has no privileges and no access to files when it parses an image.
+//! Confinement of the commands: the process has no privileges and no access to files when it parses
+//! an image.
 
 mod order;
 
@@ -179,7 +180,8 @@ fn commands_that_write_to_images_only_are_confined() {
     let stopped = Stopped::start(call);
     check_confined(&stopped.child, &["defrag"]);
     assert!(stopped.end());
-    // The others print nothing unless they fail. Each gets a target that it cannot change first, and then one that it can.
+    // The others print nothing unless they fail. Each gets a target that it cannot change first,
+    // and then one that it can.
     let at = |path: &str| image.at(path);
     let none = at("/none");
     for call in [
@@ -298,8 +300,8 @@ fn put_opens_more_files_than_the_limit_of_a_confined_process() {
     image.check_by_e2fsck();
 }
 
-/// Checks a command that copies trees as root: it keeps its user, and the capabilities `kept`. A copy out has `root` as its
-/// root directory.
+/// Checks a command that copies trees as root: it keeps its user, and the capabilities `kept`. A
+/// copy out has `root` as its root directory.
 fn check_copying(stopped: &Stopped, kept: u64, root: &Path) {
     let child = &stopped.child;
     let names = ["Uid:", "CapEff:", "CapPrm:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
@@ -316,8 +318,8 @@ fn check_copying(stopped: &Stopped, kept: u64, root: &Path) {
     }
 }
 
-/// Checks that all directories which a copy out of an image has open are in one mount, which has no path. From one in a mount of
-/// the host, ".." would lead past the root directory.
+/// Checks that all directories which a copy out of an image has open are in one mount, which has no
+/// path. From one in a mount of the host, ".." would lead past the root directory.
 fn check_directories(child: &Child) {
     let process = PathBuf::from(format!("/proc/{}", child.id()));
     let mut mounts = BTreeSet::new();
@@ -405,7 +407,8 @@ fn copies_of_trees_keep_only_what_their_options_need() {
         assert!(!stopped.end(), "{options:?}");
     }
     assert_eq!(shell(&folder, "cat out/dir/file new/dir/file"), "x\nx\n");
-    // A new directory for the contents of another one is the whole tree. The device file is reported at the end.
+    // A new directory for the contents of another one is the whole tree. The device file is
+    // reported at the end.
     let mut call = bifolio();
     call.args(["cp", "-r", &image.at("/dir/."), &here("fresh")]);
     let stopped = Stopped::start_at_error(call);
@@ -526,8 +529,8 @@ fn commands_without_the_right_to_a_layer_work_and_say_so_once() {
         $b ls image:/; $b cat image:/file; $b check image; $b put tree/one image:/put
         $b tar archive image:/dir; $b cp -a tree image:/in; $b cp -a image:/dir out
         cat out/one; rm -r out; $b rm -r image:/put image:/dir/one image:/in"#;
-    // What the process misses, and the reason in the warnings of the seven commands and of rm: of those without trees, of copies into an
-    // image, and of copies out of it.
+    // What the process misses, and the reason in the warnings of the seven commands and of rm: of
+    // those without trees, of copies into an image, and of copies out of it.
     let (user, set) = ("user: ", "CAP_SETPCAP");
     let cases: &[(&[&str], [Option<&str>; 3])] = &[
         (&["setpriv", "--bounding-set=-all"], [Some("CAP_SETUID"), Some(set), Some(set)]),

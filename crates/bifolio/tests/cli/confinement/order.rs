@@ -1,4 +1,5 @@
-//! The order of confinement and parsing, for every command: without a layer, no byte of an image is parsed.
+//! The order of confinement and parsing, for every command: without a layer, no byte of an image is
+//! parsed.
 
 use testkit::command::output;
 use testkit::{Denied, LAYERS_REFUSED, deny, private_mounts, refusals_of_layer};

@@ -1,4 +1,5 @@
-//! Archives that no archiver writes: endless ones, too long paths, records and members that are not unpacked, and damage.
+//! Archives that no archiver writes: endless ones, too long paths, records and members that are not
+//! unpacked, and damage.
 
 use super::*;
 
@@ -429,7 +430,8 @@ fn one_bad_member_does_not_lose_the_others() {
         add(&mut archive, kind, &format!("m{number:02}"), "", data);
         number += 1;
     };
-    // Malformed records lose themselves: NUL, garbage, a leading blank, no equals sign, and in a global header.
+    // Malformed records lose themselves: NUL, garbage, a leading blank, no equals sign, and in a
+    // global header.
     with(&[(b'x', b"9 uid=77\n\0\0\0")], b'0', b"data");
     with(&[(b'x', b"9 uid=77\ngarbage")], b'0', b"data");
     with(&[(b'x', b" 10 path=q\n")], b'0', b"data");

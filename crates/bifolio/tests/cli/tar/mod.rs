@@ -70,7 +70,8 @@ fn archives_of_all_formats_are_unpacked_completely() {
         let into = empty_image(4096);
         let archive = into.beside("archive.tar");
         shell(&source, &format!("tar {options} -cf {} .", archive.display()));
-        // The result of GNU tar is the expected one, because only pax archives store fractions of seconds.
+        // The result of GNU tar is the expected one, because only pax archives store fractions of
+        // seconds.
         let unpacked = mount.path().join("unpacked");
         must(fs::create_dir(&unpacked), "a folder");
         shell(&unpacked, &format!("tar --xattrs --xattrs-include='*' -xpf {}", archive.display()));
@@ -109,7 +110,8 @@ fn archives_are_read_from_pipes_and_replace_existing_files() {
     );
     assert_eq!(run_ok(&["cat", &image.at("/to/in/file"), &image.at("/to/first")]), "new\n1\n");
     assert_eq!(run_ok(&["ls", &image.at("/to/in")]), "file\nkept\nlink\n");
-    // Symbolic links in the image are not followed, and no file is created outside of the directory.
+    // Symbolic links in the image are not followed, and no file is created outside of the
+    // directory.
     shell(
         folder,
         "mkdir -p evil/link; echo x > evil/link/file; tar -C evil -cf evil.tar link/file",
@@ -310,7 +312,8 @@ fn members_replace_files_of_other_kinds_as_in_layers() {
     {
         assert!(found.contains(&line), "{line}: {printed}");
     }
-    // In one archive, the attributes of a directory that was replaced are not given to another file.
+    // In one archive, the attributes of a directory that was replaced are not given to another
+    // file.
     let again = empty_image(4096);
     run_ok(&["tar", &image.beside("all.tar").display().to_string(), &again.at("/")]);
     assert!(list(&again, "out").lines().any(|line| line == "empty f 644"));
@@ -318,8 +321,8 @@ fn members_replace_files_of_other_kinds_as_in_layers() {
     image.check_by_e2fsck();
 }
 
-/// Unpacks archives of `script`, which runs in a folder with files of all sorts of attributes, and checks that the kernel finds the
-/// same attributes in the image and in that folder.
+/// Unpacks archives of `script`, which runs in a folder with files of all sorts of attributes, and
+/// checks that the kernel finds the same attributes in the image and in that folder.
 #[track_caller]
 fn check_attributes(script: &str) {
     const ATTRIBUTES: &str = "stat -c '%n %A' etc etc/* dir file link; getfattr -h -d -m - -e hex etc etc/* dir file link
@@ -437,7 +440,8 @@ fn directories_do_not_replace_links_to_directories() {
         }
         assert_eq!(run_ok(&["ls", &image.at("/outside")]), "");
     };
-    // Without the option: the first member of each link, and the others counted. The rest is unpacked.
+    // Without the option: the first member of each link, and the others counted. The rest is
+    // unpacked.
     let text = run_with_status(&["tar", &archive, &image.at("/")], 1).text();
     for line in [
         "lib/: was not copied: lib is a symbolic link to a directory in the image; use --keep-directory-symlink",

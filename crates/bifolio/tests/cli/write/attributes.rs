@@ -1,8 +1,10 @@
-//! Attributes and owners, which setfattr, getfattr, chattr, lsattr, touch and chown change and show.
+//! Attributes and owners, which setfattr, getfattr, chattr, lsattr, touch and chown change and
+//! show.
 
 use super::*;
 
-/// Commands of bifolio and of the host with the same effect on sizes, times, flags and extended attributes.
+/// Commands of bifolio and of the host with the same effect on sizes, times, flags and extended
+/// attributes.
 const ATTRIBUTE_COMMANDS: &[&str] = &[
     "truncate -s 10000 @/a @/b",
     "truncate -s +1K @/a",

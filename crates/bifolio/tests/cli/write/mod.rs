@@ -1,5 +1,5 @@
-//! Commands that change an image, compared with coreutils on the same tree, and checked by e2fsck and the kernel.
-//! Not here: copying into an image (`cli_import.rs`).
+//! Commands that change an image, compared with coreutils on the same tree, and checked by e2fsck
+//! and the kernel. Not here: copying into an image (`cli_import.rs`).
 
 mod attributes;
 
@@ -236,7 +236,8 @@ fn an_image_that_another_program_has_locked_is_read_and_not_changed() {
 #[test]
 fn a_command_fails_if_its_changes_cannot_be_made_durable() {
     let image = Image::from_script("ext4", 4096, "echo x > file");
-    // Only the first 100 KiB can be written: the image can be opened, but the journal cannot be written.
+    // Only the first 100 KiB can be written: the image can be opened, but the journal cannot be
+    // written.
     let script = format!(
         "trap '' XFSZ; ulimit -f 100; status=0
         {} mkdir image:/dir || status=$?; echo status $status",

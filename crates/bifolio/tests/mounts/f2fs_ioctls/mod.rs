@@ -1,4 +1,5 @@
-//! ioctls of f2fs on mounts, sent by f2fs_io and directly: atomic writes, and requests for the volume.
+//! ioctls of f2fs on mounts, sent by f2fs_io and directly: atomic writes, and requests for the
+//! volume.
 
 mod moves;
 
@@ -48,7 +49,8 @@ fn with_mount(fixture: &Fixture, options: &str, work: impl FnOnce(&Path)) {
 }
 
 fn ioctl_with<T>(file: &File, command: libc::c_ulong, argument: &mut T) -> Result<(), Errno> {
-    // SAFETY: callers pass an argument of the type that the command reads or writes, or the command has none.
+    // SAFETY: callers pass an argument of the type that the command reads or writes, or the command
+    // has none.
     match unsafe { libc::ioctl(file.as_raw_fd(), command, &raw mut *argument) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),

@@ -1,5 +1,5 @@
-//! Requests that move blocks: defragmentation of a range of a file, and cleaning of a range of the volume.
-//! Not here: cleaning of any section (`main.rs`).
+//! Requests that move blocks: defragmentation of a range of a file, and cleaning of a range of the
+//! volume. Not here: cleaning of any section (`main.rs`).
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;

@@ -1,4 +1,5 @@
-//! Tests of allocation with damaged bitmaps, counts and references. Not here: checks of other structures.
+//! Tests of allocation with damaged bitmaps, counts and references. Not here: checks of other
+//! structures.
 
 use base::{InodeNumber, Problem};
 
@@ -104,8 +105,8 @@ fn wrong_counts_of_inodes_are_errors() {
     }
 }
 
-/// Returns a volume whose first two groups share their bitmaps, with matching counts. It gets into this state after it
-/// was opened, since such a volume cannot be opened for writing.
+/// Returns a volume whose first two groups share their bitmaps, with matching counts. It gets into
+/// this state after it was opened, since such a volume cannot be opened for writing.
 fn volume_with_shared_bitmaps() -> (Image, Arc<Volume>) {
     let options = ["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"];
     // The last of the three groups is shorter.
@@ -144,7 +145,8 @@ fn groups_that_share_a_bitmap_are_not_written() {
     }
 }
 
-/// Returns a block in the middle of each of the first two groups. The groups' indexes are loaded by this.
+/// Returns a block in the middle of each of the first two groups. The groups' indexes are loaded by
+/// this.
 fn middles(volume: &Volume) -> [u64; 2] {
     [0, 1].map(|number| {
         let middle = volume.geometry().group_start(GroupNumber(number)).0 + 4000;

@@ -54,8 +54,8 @@ struct Free {
     inodes: BTreeSet<u64>,
 }
 
-/// Returns the free clusters and inodes that dumpe2fs lists. Checks that its counts, of groups and of the volume, match
-/// the lists. dumpe2fs refuses bitmaps with wrong checksums.
+/// Returns the free clusters and inodes that dumpe2fs lists. Checks that its counts, of groups and
+/// of the volume, match the lists. dumpe2fs refuses bitmaps with wrong checksums.
 fn free(image: &Image) -> Free {
     let text = image.dumpe2fs(&[]);
     let (header, groups) = text.split_once("\nGroup 0:").unwrap();

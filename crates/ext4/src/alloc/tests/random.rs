@@ -1,5 +1,5 @@
-//! Tests of random allocation and freeing. Other programs must see the same blocks and inodes in use. Not here: running
-//! out of space.
+//! Tests of random allocation and freeing. Other programs must see the same blocks and inodes in
+//! use. Not here: running out of space.
 
 use std::process::Command;
 
@@ -107,7 +107,8 @@ fn image(megabytes: u64, options: &str) -> Image {
     })
 }
 
-/// Checks that each block and inode that was free at first is now either free or allocated by exactly one user.
+/// Checks that each block and inode that was free at first is now either free or allocated by
+/// exactly one user.
 fn check(image: &Image, at_first: &Free, users: &[User], context: &str) {
     let Free { mut clusters, mut inodes } = free(image);
     let cluster = image.open().geometry().blocks_per_cluster() as usize;

@@ -1,5 +1,5 @@
-//! Tests of running out of space: the purposes and users that may allocate the last clusters. Not here: the choice of
-//! clusters.
+//! Tests of running out of space: the purposes and users that may allocate the last clusters. Not
+//! here: the choice of clusters.
 
 use std::process::Command;
 

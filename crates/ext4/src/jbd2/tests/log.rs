@@ -25,13 +25,15 @@ fn transaction() -> impl Strategy<Value = Changes> {
     let blocks = prop::collection::vec((TARGETS, any::<u8>()), 0..4);
     let revoked = prop::collection::vec(TARGETS, 0..3);
     (blocks, revoked, prop::bool::weighted(0.1)).prop_map(|(blocks, mut revoked, checkpoint)| {
-        // A revoke applies to the transaction's own copies, too: no transaction logs blocks that it frees.
+        // A revoke applies to the transaction's own copies, too: no transaction logs blocks that it
+        // frees.
         revoked.retain(|revoked| blocks.iter().all(|(block, _)| block != revoked));
         Changes { blocks, revoked, checkpoint }
     })
 }
 
-/// Returns contents that differ by `byte`. For every fourth `byte`, they begin like a control block.
+/// Returns contents that differ by `byte`. For every fourth `byte`, they begin like a control
+/// block.
 fn contents(byte: u8) -> BlockContents {
     let mut bytes = vec![byte; BLOCK];
     if byte % 4 == 0 {

@@ -185,7 +185,8 @@ impl Subject {
     }
 }
 
-/// Returns the runs that `debugfs stat` prints: "(0-11):100-111, (IND):112, …", with "[u]" for unwritten runs.
+/// Returns the runs that `debugfs stat` prints: "(0-11):100-111, (IND):112, …", with "[u]" for
+/// unwritten runs.
 fn runs_by_debugfs(image: &Image, name: &str) -> Vec<(u64, u64, u64, bool)> {
     let text = image.debugfs(&format!("stat /{name}"));
     let Some((_, list)) = text.split_once("BLOCKS:").or_else(|| text.split_once("EXTENTS:")) else {
@@ -454,7 +455,8 @@ fn reserved_blocks_and_their_nodes_can_always_be_allocated() {
         .find(|&count| volume.allocator().unwrap().reserve(count, ReserveAccess::Root).is_ok());
     let left = promised.unwrap();
     assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
-    // One block can be allocated, but none for a node. The block is freed again, and the volume stays usable.
+    // One block can be allocated, but none for a node. The block is freed again, and the volume
+    // stays usable.
     volume.allocator().unwrap().unreserve(1);
     assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
     assert_eq!(volume.allocator().unwrap().reserve(1, ReserveAccess::Root), Ok(()));

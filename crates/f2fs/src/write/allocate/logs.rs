@@ -1,6 +1,7 @@
 //! The six logs: where the next blocks of each kind of data and nodes are allocated.
 //!
-//! A log appends to a free segment (LFS in Linux), or fills the holes between blocks in use (SSR, slack space recycling).
+//! A log appends to a free segment (LFS in Linux), or fills the holes between blocks in use (SSR,
+//! slack space recycling).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,7 +16,8 @@ use crate::summaries::{BlockKind, LOGS, Log};
 use crate::temperature::Temperature;
 use crate::write::segments::space::{Space, kind_of_type};
 
-/// The number of free segments that logs of data leave to those of nodes, as long as they find holes.
+/// The number of free segments that logs of data leave to those of nodes, as long as they find
+/// holes.
 const SEGMENTS_FOR_NODES: u64 = 6;
 
 /// A log, by what is written to it.
@@ -67,8 +69,8 @@ impl LogName {
 pub(crate) struct Limits {
     /// What a checkpoint has room for afterwards, if the log takes an empty segment.
     wanted: Wanted,
-    /// Whether the log may take a segment of a section of the other kind, data or nodes. The last resort: Linux stops a volume
-    /// when it cleans such a section.
+    /// Whether the log may take a segment of a section of the other kind, data or nodes. The last
+    /// resort: Linux stops a volume when it cleans such a section.
     may_mix: bool,
 }
 
@@ -138,10 +140,11 @@ impl Logs {
         }
     }
 
-    /// Allocates at least one block and at most `count` blocks, which are adjacent. Errors: `NoSpace`.
+    /// Allocates at least one block and at most `count` blocks, which are adjacent. Errors:
+    /// `NoSpace`.
     ///
-    /// If there is no segment for data, a log of other data is used: the segments of the logs may have the last free blocks,
-    /// also before the places of the logs.
+    /// If there is no segment for data, a log of other data is used: the segments of the logs may
+    /// have the last free blocks, also before the places of the logs.
     pub(crate) fn allocate(
         &mut self,
         log: LogName,
@@ -173,9 +176,9 @@ impl Logs {
         first_with_room(limits, allocate).map(|block| block.start)
     }
 
-    /// Allocates a block for a node of a checkpoint. If its log finds no other segment, that of another log of nodes is used:
-    /// the segments of the logs may have the last free blocks. The last free segment is left to directory blocks as long as
-    /// there are others.
+    /// Allocates a block for a node of a checkpoint. If its log finds no other segment, that of
+    /// another log of nodes is used: the segments of the logs may have the last free blocks. The
+    /// last free segment is left to directory blocks as long as there are others.
     pub(crate) fn allocate_for_node(
         &mut self,
         log: LogName,
@@ -194,8 +197,8 @@ impl Logs {
         first_with_room(attempts, allocate).map(|block| block.start)
     }
 
-    /// Allocates blocks of the log `number`. A log leaves its last block if it cannot go on in another segment: the next
-    /// checkpoint names a free block of each log.
+    /// Allocates blocks of the log `number`. A log leaves its last block if it cannot go on in
+    /// another segment: the next checkpoint names a free block of each log.
     fn allocate_in(
         &mut self,
         number: usize,
@@ -227,7 +230,8 @@ impl Logs {
         Ok(FsBlock(start + first)..FsBlock(start + end))
     }
 
-    /// Moves each log to its next free block, in another segment if its own is full: a checkpoint names that block.
+    /// Moves each log to its next free block, in another segment if its own is full: a checkpoint
+    /// names that block.
     pub(crate) fn find_next(&mut self, space: &mut Space) -> Result<()> {
         for number in 0..2 * LOGS {
             let next = self.find_free(number, Limits::NONE, space)?;
@@ -250,8 +254,8 @@ impl Logs {
         Ok(FsBlock(geometry.segment_start(self.places[number].segment).0 + next))
     }
 
-    /// Records whether each log has blocks in use behind its next block. `is_used` is the use of blocks in the new
-    /// checkpoint.
+    /// Records whether each log has blocks in use behind its next block. `is_used` is the use of
+    /// blocks in the new checkpoint.
     pub(crate) fn note_holes(&mut self, is_used: impl Fn(u32, u64) -> bool) {
         for place in &mut self.places {
             let mut rest = u64::from(place.offset)..SEGMENT_BLOCKS;
@@ -265,7 +269,8 @@ impl Logs {
         (place.offset.into()..SEGMENT_BLOCKS).find(|index| !space.is_taken(place.segment, *index))
     }
 
-    /// Returns the index of the next block of a log, which continues in another segment if its own is full.
+    /// Returns the index of the next block of a log, which continues in another segment if its own
+    /// is full.
     fn find_free(&mut self, number: usize, limits: Limits, space: &mut Space) -> Result<u64> {
         if let Some(next) = self.next_free(number, space) {
             return Ok(next);
@@ -279,7 +284,8 @@ impl Logs {
         self.mode
     }
 
-    /// Continues a log in an empty segment, or if there is none, in the holes of another segment, or of its own.
+    /// Continues a log in an empty segment, or if there is none, in the holes of another segment,
+    /// or of its own.
     fn begin_segment(&mut self, number: usize, limits: Limits, space: &mut Space) -> Result<()> {
         use Source::{Free, Holes, Mixed, Next, Suiting};
         let segments = self.segments();

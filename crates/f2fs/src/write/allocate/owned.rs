@@ -1,13 +1,15 @@
-//! The check before writes in place that blocks are those of the file that refers to them: in a damaged volume, they may be
-//! another file's, a directory's, a node, or free and another file's next.
+//! The check before writes in place that blocks are those of the file that refers to them: in a
+//! damaged volume, they may be another file's, a directory's, a node, or free and another file's
+//! next.
 //!
-//! The last checkpoint has the use of each block, and the summaries name the one address that refers to it. An address that
-//! the checkpoint has, too, must be this one. Those that were set since are not compared: they are of new blocks, or of blocks
-//! that a recovery has given to the file, and the next checkpoint sets their summaries.
+//! The last checkpoint has the use of each block, and the summaries name the one address that
+//! refers to it. An address that the checkpoint has, too, must be this one. Those that were set
+//! since are not compared: they are of new blocks, or of blocks that a recovery has given to the
+//! file, and the next checkpoint sets their summaries.
 //!
-//! The cost is a search for the file's node, and for the summary of the segment, for each part of the blocks that has one of
-//! each: about as much as the search for the blocks themselves. Only what the summaries do not confirm is compared with the
-//! nodes of the checkpoint.
+//! The cost is a search for the file's node, and for the summary of the segment, for each part of
+//! the blocks that has one of each: about as much as the search for the blocks themselves. Only
+//! what the summaries do not confirm is compared with the nodes of the checkpoint.
 
 use std::sync::Arc;
 
@@ -55,8 +57,8 @@ impl WriterState {
         Ok(())
     }
 
-    /// Returns the first of `count` blocks from `block` on, in one segment, that belongs to another address than that in
-    /// `slot` or the next ones, counted from `block`.
+    /// Returns the first of `count` blocks from `block` on, in one segment, that belongs to another
+    /// address than that in `slot` or the next ones, counted from `block`.
     fn first_not_owned(
         &self,
         volume: &Core,

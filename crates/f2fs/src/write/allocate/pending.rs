@@ -1,7 +1,8 @@
 //! Blocks of atomic writes: allocated, written, and of no node until their file commits them.
 //!
-//! They stay allocated across checkpoints, as blocks on their way to the device do, but the volume on the device does not
-//! know them: a crash frees them. Not here: the atomic write of a file (`live/atomic.rs`).
+//! They stay allocated across checkpoints, as blocks on their way to the device do, but the volume
+//! on the device does not know them: a crash frees them. Not here: the atomic write of a file
+//! (`live/atomic.rs`).
 
 use std::ops::Range;
 
@@ -12,7 +13,8 @@ use crate::core::Core;
 use crate::write::writer::{Writer, WriterState};
 
 impl Reserved<'_> {
-    /// Keeps blocks, whose data is on the device, allocated until they belong to a file or are dropped.
+    /// Keeps blocks, whose data is on the device, allocated until they belong to a file or are
+    /// dropped.
     pub(crate) fn keep_pending(&mut self, blocks: &Range<FsBlock>) {
         self.state.pending.insert(blocks.start.0..blocks.end.0);
     }
@@ -38,7 +40,8 @@ impl WriterState {
 }
 
 impl Writer {
-    /// Frees pending blocks, and releases `reserved` blocks. Works on a volume that is closed or shut down, too.
+    /// Frees pending blocks, and releases `reserved` blocks. Works on a volume that is closed or
+    /// shut down, too.
     pub(crate) fn drop_pending(
         &self,
         volume: &Core,

@@ -1,26 +1,30 @@
 //! Places for data on its way to the device, from the allocation to the end of the write.
 //!
-//! A write that was accepted has its blocks reserved. But data that is overwritten needs its old and its new blocks until the
-//! next checkpoint, so a write may have to wait until blocks become free. It never waits in vain, however slow the device is:
+//! A write that was accepted has its blocks reserved. But data that is overwritten needs its old
+//! and its new blocks until the next checkpoint, so a write may have to wait until blocks become
+//! free. It never waits in vain, however slow the device is:
 //!
-//! - Users can have all blocks but 8 sections, or but those that mkfs.f2fs keeps back, if these are more. Blocks in use and
-//!   reserved blocks are at most as many.
-//! - Other taken blocks are those of writes in flight, which end, of old data that is still being read, and of nodes that the
-//!   last checkpoint has and the next one does not.
-//! - Once those writes and reads have ended, and a checkpoint is written, only blocks in use, reserved blocks, and those of
-//!   atomic writes, which are reserved, are taken. A write that ends only after the waiting one, since it lies behind it in
-//!   a new part of the same file, has its blocks reserved, too.
-//! - Data cannot have all free blocks. It leaves one block of each log of data, a segment for directory blocks, and what a
-//!   checkpoint needs for changed nodes and for the cleaning of a section (`room.rs`, `Logs::begin_segment`): less than 8
-//!   sections, as long as a checkpoint is written when more nodes have changed.
-//! - The other free blocks are in free segments, or between data, where a log fills them, or between nodes. Cleaning makes a
-//!   free segment of those between nodes once they are as many.
+//! - Users can have all blocks but 8 sections, or but those that mkfs.f2fs keeps back, if these are
+//!   more. Blocks in use and reserved blocks are at most as many.
+//! - Other taken blocks are those of writes in flight, which end, of old data that is still being
+//!   read, and of nodes that the last checkpoint has and the next one does not.
+//! - Once those writes and reads have ended, and a checkpoint is written, only blocks in use,
+//!   reserved blocks, and those of atomic writes, which are reserved, are taken. A write that ends
+//!   only after the waiting one, since it lies behind it in a new part of the same file, has its
+//!   blocks reserved, too.
+//! - Data cannot have all free blocks. It leaves one block of each log of data, a segment for
+//!   directory blocks, and what a checkpoint needs for changed nodes and for the cleaning of a
+//!   section (`room.rs`, `Logs::begin_segment`): less than 8 sections, as long as a checkpoint is
+//!   written when more nodes have changed.
+//! - The other free blocks are in free segments, or between data, where a log fills them, or
+//!   between nodes. Cleaning makes a free segment of those between nodes once they are as many.
 //!
-//! A checkpoint names the next block of each log, so a log never takes the last block that it can have. The end of a write
-//! changes nodes that exist, which have room in the next checkpoint: without room for them, a write waits for others to end.
+//! A checkpoint names the next block of each log, so a log never takes the last block that it can
+//! have. The end of a write changes nodes that exist, which have room in the next checkpoint:
+//! without room for them, a write waits for others to end.
 //!
-//! Without writes and reads to wait for, `NoSpace` therefore means that the volume's tables contradict each other. The data
-//! is lost then, and fsync(2) reports it.
+//! Without writes and reads to wait for, `NoSpace` therefore means that the volume's tables
+//! contradict each other. The data is lost then, and fsync(2) reports it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,8 +50,8 @@ impl WriterState {
 }
 
 impl Writer {
-    /// Allocates blocks for data of a file, at most `count`. Errors: `NoSpace` if the next checkpoint may need the blocks
-    /// that are left.
+    /// Allocates blocks for data of a file, at most `count`. Errors: `NoSpace` if the next
+    /// checkpoint may need the blocks that are left.
     pub(crate) fn place(
         &self,
         volume: &Arc<Core>,
@@ -59,8 +63,8 @@ impl Writer {
         self.place_in(&mut state, volume, (inode, at), count, temperature)
     }
 
-    /// Allocates blocks like [`place`](Self::place). Waits for the ends of writes in flight, and of reads of old blocks. The
-    /// caller has submitted all of its writes.
+    /// Allocates blocks like [`place`](Self::place). Waits for the ends of writes in flight, and of
+    /// reads of old blocks. The caller has submitted all of its writes.
     pub(crate) fn place_after_waiting(
         &self,
         volume: &Arc<Core>,
@@ -80,8 +84,8 @@ impl Writer {
         }
     }
 
-    /// Waits until a write in flight or a read of old blocks may have ended. Returns false if there is none to wait for. The
-    /// caller has no placements, and has submitted all of its writes.
+    /// Waits until a write in flight or a read of old blocks may have ended. Returns false if there
+    /// is none to wait for. The caller has no placements, and has submitted all of its writes.
     pub(crate) fn wait_for_blocks(&self) -> Result<bool> {
         let mut state = self.lock()?;
         let can_wait = state.can_wait();
@@ -155,9 +159,9 @@ impl Writer {
         self.write_ended.notify_all();
     }
 
-    /// Records an update in place (IPU): a write to the blocks that `look_up` returns, which the file has at `at`. No address
-    /// changes during the call. `None` with `mode=lfs`, which writes nothing in place, and if the blocks are not the
-    /// file's, which records the corruption.
+    /// Records an update in place (IPU): a write to the blocks that `look_up` returns, which the
+    /// file has at `at`. No address changes during the call. `None` with `mode=lfs`, which writes
+    /// nothing in place, and if the blocks are not the file's, which records the corruption.
     pub(crate) fn place_over(
         &self,
         volume: &Arc<Core>,
@@ -179,8 +183,8 @@ impl Writer {
         Ok(Some((state.placements.add(placed), range)))
     }
 
-    /// Checks that a pinned file can be written in place at these blocks, which it has at `at`. Errors: `Corrupt` if they are
-    /// not its own, and those of reading nodes and summaries.
+    /// Checks that a pinned file can be written in place at these blocks, which it has at `at`.
+    /// Errors: `Corrupt` if they are not its own, and those of reading nodes and summaries.
     pub(crate) fn check_in_place(
         &self,
         volume: &Arc<Core>,

@@ -1,11 +1,13 @@
-//! Blocks of data that is on its way to the device, and how many nodes the ends of these writes change.
+//! Blocks of data that is on its way to the device, and how many nodes the ends of these writes
+//! change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use base::{FileBlock, FsBlock, InodeNumber};
 
-/// The nodes of a part of a file with as many blocks as a node has addresses: the inode, and two nodes with its addresses.
+/// The nodes of a part of a file with as many blocks as a node has addresses: the inode, and two
+/// nodes with its addresses.
 pub(crate) const NODES_OF_PART: u64 = 3;
 
 /// The blocks for a write of a part of a file.
@@ -29,7 +31,8 @@ impl Placed {
         self.range.end.0 - self.range.start.0
     }
 
-    /// Adds the write of the next part of the same file, if it goes to the next blocks. Returns whether it does.
+    /// Adds the write of the next part of the same file, if it goes to the next blocks. Returns
+    /// whether it does.
     pub(crate) fn extend(&mut self, next: &Self) -> bool {
         let is_next = (next.inode, next.at.0, next.range.start)
             == (self.inode, self.at.0 + self.len(), self.range.end);
@@ -45,7 +48,8 @@ impl Placed {
 pub(crate) struct Placements {
     by_token: HashMap<u64, Placed>,
     next_token: u64,
-    /// The number of placements in each part of a file, with as many blocks as a node has addresses.
+    /// The number of placements in each part of a file, with as many blocks as a node has
+    /// addresses.
     in_parts: BTreeMap<(InodeNumber, u64), u32>,
     addresses_per_node: u64,
 }

@@ -1,5 +1,5 @@
-//! What an operation changes beside nodes: reservations, placements, and blocks that are still read.
-//! Not here: blocks of atomic writes (`pending`).
+//! What an operation changes beside nodes: reservations, placements, and blocks that are still
+//! read. Not here: blocks of atomic writes (`pending`).
 
 use std::ops::Range;
 
@@ -21,7 +21,8 @@ impl<'s> Reserved<'s> {
         Self { state, taken: Vec::new() }
     }
 
-    /// Puts back the placements that the operation has taken, which has failed: their owner ends them.
+    /// Puts back the placements that the operation has taken, which has failed: their owner ends
+    /// them.
     pub(crate) fn put_back_placements(&mut self) {
         for (token, placed) in self.taken.drain(..) {
             self.state.placements.put_back(token, placed);
@@ -38,13 +39,14 @@ impl<'s> Reserved<'s> {
         self.state.reserved = self.state.reserved.saturating_sub(blocks);
     }
 
-    /// Fails with `NoSpace` if users cannot have `count` more blocks: before nodes for all of them are made in memory.
+    /// Fails with `NoSpace` if users cannot have `count` more blocks: before nodes for all of them
+    /// are made in memory.
     pub(crate) fn check_blocks(&self, volume: &Core, count: u64) -> Result<()> {
         if self.state.has_blocks(volume, count) { Ok(()) } else { Err(Error::NoSpace) }
     }
 
-    /// Keeps the old blocks of `part` of a file while reads that have begun earlier may read them. The caller has changed
-    /// their addresses, and then the generation of the map.
+    /// Keeps the old blocks of `part` of a file while reads that have begun earlier may read them.
+    /// The caller has changed their addresses, and then the generation of the map.
     pub(crate) fn hold(
         &mut self,
         volume: &Core,

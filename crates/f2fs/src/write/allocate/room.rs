@@ -1,13 +1,19 @@
-//! The room of a checkpoint: the blocks that it writes, and the free blocks that it can use. Not here: allocation.
+//! The room of a checkpoint: the blocks that it writes, and the free blocks that it can use. Not
+//! here: allocation.
 //!
-//! A checkpoint always has room for what was accepted, and afterwards files can always be removed, since:
+//! A checkpoint always has room for what was accepted, and afterwards files can always be removed,
+//! since:
 //!
-//! - A change is refused if the next checkpoint would have no room for it (`Writer::make_room`). One that adds nodes also
-//!   leaves room for as many as cleaning a section takes, so that there is always room for changes that add none: the
-//!   checkpoint that they need frees the old versions of all nodes that it writes.
-//! - Data leaves free segments to nodes (`Logs::begin_segment`), and cleaning moves no more than what fits.
-//! - Each log of nodes uses the segments of the others when it finds no other blocks, so that no free block is lost.
-//! - A section has data or nodes. The room counts free sections as wholes, so that a checkpoint need not write both to one.
+//! - A change is refused if the next checkpoint would have no room for it (`Writer::make_room`).
+//!   One that adds nodes also leaves room for as many as cleaning a section takes, so that there is
+//!   always room for changes that add none: the checkpoint that they need frees the old versions of
+//!   all nodes that it writes.
+//! - Data leaves free segments to nodes (`Logs::begin_segment`), and cleaning moves no more than
+//!   what fits.
+//! - Each log of nodes uses the segments of the others when it finds no other blocks, so that no
+//!   free block is lost.
+//! - A section has data or nodes. The room counts free sections as wholes, so that a checkpoint
+//!   need not write both to one.
 
 use std::ops::Add;
 
@@ -71,32 +77,35 @@ impl Room {
         self.empty.free_sections * self.segments_per_section
     }
 
-    /// Returns the room after a log has taken an empty segment of a section with blocks of this kind. `None` without one.
+    /// Returns the room after a log has taken an empty segment of a section with blocks of this
+    /// kind. `None` without one.
     pub(crate) fn without_segment(mut self, kind: BlockKind) -> Option<Self> {
         let segments = self.empty.of_mut(kind);
         *segments = segments.checked_sub(1)?;
         Some(self)
     }
 
-    /// Returns the room after a log has taken the first segment of a free section for blocks of this kind. `None` without one.
+    /// Returns the room after a log has taken the first segment of a free section for blocks of
+    /// this kind. `None` without one.
     pub(crate) fn without_section(mut self, kind: BlockKind) -> Option<Self> {
         self.empty.free_sections = self.empty.free_sections.checked_sub(1)?;
         *self.empty.of_mut(kind) += self.segments_per_section - 1;
         Some(self)
     }
 
-    /// Returns the room after a log of the other kind has taken a segment of a section with blocks of this kind, whose other empty
-    /// segments suit neither then.
+    /// Returns the room after a log of the other kind has taken a segment of a section with blocks
+    /// of this kind, whose other empty segments suit neither then.
     pub(crate) fn without_mixed(mut self, kind: BlockKind) -> Self {
         let segments = self.empty.of_mut(kind);
         *segments = segments.saturating_sub(self.segments_per_section);
         self
     }
 
-    /// Returns whether all of `wanted` fits. `rests` returns the number of free blocks of the logs of nodes, without one of each:
-    /// a checkpoint names the next block of each log.
+    /// Returns whether all of `wanted` fits. `rests` returns the number of free blocks of the logs
+    /// of nodes, without one of each: a checkpoint names the next block of each log.
     pub(crate) fn fits(self, wanted: Wanted, rests: impl FnOnce() -> u64) -> bool {
-        // Data may use the segment of the log of directory blocks up to its last block, and all blocks between data.
+        // Data may use the segment of the log of directory blocks up to its last block, and all
+        // blocks between data.
         let segments = wanted.directory_blocks.div_ceil(SEGMENT_BLOCKS);
         let EmptySegments { free_sections, data, nodes } = self.empty;
         let sections = segments.saturating_sub(data).div_ceil(self.segments_per_section);
@@ -118,7 +127,8 @@ mod tests {
         Room { node_holes, empty, segments_per_section }
     }
 
-    /// Returns how many nodes fit beside `directory_blocks`, with so many blocks in the segments of logs.
+    /// Returns how many nodes fit beside `directory_blocks`, with so many blocks in the segments of
+    /// logs.
     fn most(room: Room, rests: u64, directory_blocks: u64) -> Option<u64> {
         let fits = |nodes: &u64| room.fits(Wanted { nodes: *nodes, directory_blocks }, || rests);
         (0..).take_while(fits).last()

@@ -1,5 +1,5 @@
-//! Which blocks of data changed their use since the last checkpoint: the addresses in changed nodes, compared with those
-//! in the same nodes of the checkpoint.
+//! Which blocks of data changed their use since the last checkpoint: the addresses in changed
+//! nodes, compared with those in the same nodes of the checkpoint.
 
 use base::{Error, FsBlock, InodeNumber, Location, Result};
 
@@ -16,7 +16,8 @@ use crate::write::segments::block_set::BlockSet;
 pub(crate) struct AddressChanges {
     /// Blocks of the checkpoint that no address refers to any more.
     pub(crate) removed: BlockSet,
-    /// The number of removed addresses of blocks that the checkpoint does not use, in damaged files.
+    /// The number of removed addresses of blocks that the checkpoint does not use, in damaged
+    /// files.
     pub(crate) unused: u32,
     /// Blocks that the checkpoint does not use, in order.
     pub(crate) added: Vec<(FsBlock, Owner)>,
@@ -25,8 +26,8 @@ pub(crate) struct AddressChanges {
 }
 
 impl AddressChanges {
-    /// Compares `nodes`, which the overlay has, with the checkpoint. `is_used` returns whether the checkpoint uses a block of
-    /// the main area.
+    /// Compares `nodes`, which the overlay has, with the checkpoint. `is_used` returns whether the
+    /// checkpoint uses a block of the main area.
     pub(crate) fn find(
         volume: &Core,
         nodes: &[(Nid, Change)],
@@ -70,7 +71,8 @@ impl AddressChanges {
             (*block, owner.nid.0, owner.index)
         });
         after.dedup_by_key(|(block, _)| *block);
-        // What is the same at its place was left out, so a block that was there before has another owner now.
+        // What is the same at its place was left out, so a block that was there before has another
+        // owner now.
         let (moved, added) = after.into_iter().partition(|(block, _)| before.remove(*block));
         Ok(Self { removed: before, unused, added, moved })
     }
@@ -84,7 +86,8 @@ pub(crate) fn checkpointed_node(volume: &Core, nid: Nid) -> Result<Option<Node>>
     };
     let location = Location::inode(address.inode);
     let buffer = volume.metadata().read(address.block, "node", location)?;
-    // That of the table may be wrong. The change was made to a node of this inode, and mends the table.
+    // That of the table may be wrong. The change was made to a node of this inode, and mends the
+    // table.
     let inode = InodeNumber(footer(&buffer, location)?.inode.get().into());
     Node::new(buffer, nid, inode).map(Some)
 }

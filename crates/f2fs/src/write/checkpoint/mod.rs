@@ -1,5 +1,5 @@
-//! Checkpoints: the overlay's nodes and directory blocks go to new blocks, and tables, summaries and a pack refer to
-//! them.
+//! Checkpoints: the overlay's nodes and directory blocks go to new blocks, and tables, summaries
+//! and a pack refer to them.
 
 pub(crate) mod batch;
 pub(crate) mod changes;
@@ -38,11 +38,12 @@ use crate::write::fsync::chain::Chain;
 use crate::write::segments::segment_changes::{SegmentChanges, WriteTimes};
 
 impl WriterState {
-    /// Writes a checkpoint with all changes, and installs it. With `is_closed`, it marks the volume as
-    /// unmounted.
+    /// Writes a checkpoint with all changes, and installs it. With `is_closed`, it marks the volume
+    /// as unmounted.
     ///
-    /// An error leaves the last checkpoint on the device as it is, but not the state in memory: nothing may be written
-    /// afterwards. After `NoSpace` for a block of the main area, only the logs have moved.
+    /// An error leaves the last checkpoint on the device as it is, but not the state in memory:
+    /// nothing may be written afterwards. After `NoSpace` for a block of the main area, only the
+    /// logs have moved.
     pub(super) fn write_checkpoint(&mut self, volume: &Arc<Core>, is_closed: bool) -> Result<()> {
         let (table, batch) = (NodeTable::new(), Batch::new(volume));
         let mut writer =
@@ -51,7 +52,8 @@ impl WriterState {
         let blocks = writer.allocated;
         let segments = match written {
             Err(Error::NoSpace) => {
-                // Addresses of directory blocks in the overlay are not read before the next checkpoint sets them again.
+                // Addresses of directory blocks in the overlay are not read before the next
+                // checkpoint sets them again.
                 for block in blocks {
                     let (segment, index) = volume.geometry().segment_of(block);
                     self.space.release(segment, index);
@@ -82,8 +84,8 @@ impl WriterState {
         Ok(())
     }
 
-    /// Returns the blocks that are taken although no file has them: of data in flight, of atomic writes, and old ones that
-    /// are being read.
+    /// Returns the blocks that are taken although no file has them: of data in flight, of atomic
+    /// writes, and old ones that are being read.
     fn blocks_in_use(&self, volume: &Core) -> Vec<(u32, u64)> {
         let pending = self.pending.iter().flatten().map(FsBlock);
         let blocks = self.placements.blocks().chain(pending).chain(self.held.blocks());
@@ -228,7 +230,8 @@ impl CheckpointWriter<'_> {
         self.batch.add(block, contents)
     }
 
-    /// Writes a node, or frees its number. Adds the block that it had to `freed`, and the one that it gets to `new`.
+    /// Writes a node, or frees its number. Adds the block that it had to `freed`, and the one that
+    /// it gets to `new`.
     fn write_node(
         &mut self,
         nid: Nid,
@@ -266,8 +269,8 @@ impl CheckpointWriter<'_> {
     fn write_contents(&mut self, nid: Nid, node: &OverlayNode) -> Result<(FsBlock, LogName)> {
         let geometry = self.volume.geometry();
         let is_dir = match self.volume.inode(node.inode) {
-            // Cleaning has taken a node that its inode does not refer to, and the inode was removed without it. The node
-            // belongs to nothing, as before.
+            // Cleaning has taken a node that its inode does not refer to, and the inode was removed
+            // without it. The node belongs to nothing, as before.
             Err(Error::NotFound) => false,
             inode => inode?.attributes().is_dir(),
         };
@@ -290,8 +293,9 @@ impl CheckpointWriter<'_> {
     }
 }
 
-/// Makes blocks of data or of nodes free. Returns the number of those that the table had as free already, as one that two
-/// files had, or in a segment of the other kind: that concerns nothing else, so the checkpoint is written all the same.
+/// Makes blocks of data or of nodes free. Returns the number of those that the table had as free
+/// already, as one that two files had, or in a segment of the other kind: that concerns nothing
+/// else, so the checkpoint is written all the same.
 fn set_all_free(
     segments: &mut SegmentChanges<'_>,
     geometry: &Geometry,

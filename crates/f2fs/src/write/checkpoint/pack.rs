@@ -1,5 +1,5 @@
-//! Checkpoint packs, written in steps: all blocks but the last one, a flush, the last block, and a flush. The types of
-//! the steps allow no other order.
+//! Checkpoint packs, written in steps: all blocks but the last one, a flush, the last block, and a
+//! flush. The types of the steps allow no other order.
 
 use std::collections::BTreeSet;
 
@@ -34,8 +34,9 @@ pub(crate) struct PackCounts {
 }
 
 impl PackCounts {
-    /// Changes the counts to ones that are possible if the table has so many blocks of data, and of nodes, in use. Otherwise
-    /// the volume could not be opened for writing. Returns whether they were others, after changes of damaged files.
+    /// Changes the counts to ones that are possible if the table has so many blocks of data, and of
+    /// nodes, in use. Otherwise the volume could not be opened for writing. Returns whether they
+    /// were others, after changes of damaged files.
     pub(crate) fn follow(&mut self, [data, of_nodes]: [u64; 2]) -> bool {
         let Self { blocks, nodes, inodes, .. } = *self;
         self.blocks = blocks.max(data + of_nodes);
@@ -120,7 +121,8 @@ impl<'v> Pack<'v> {
             | TRIMMED
             | NO_CRC_RECOVERY;
         let mut flags = if *is_closed { UNMOUNTED } else { 0 } | CRC_RECOVERY;
-        // fsck.f2fs expects summaries of nodes only in the last pack. Others are read from the nodes.
+        // fsck.f2fs expects summaries of nodes only in the last pack. Others are read from the
+        // nodes.
         let logs_in_pack = if *is_closed { 2 * LOGS } else { LOGS };
         let orphan_blocks = orphan_blocks(orphans, geometry.block_size.len());
         if !orphan_blocks.is_empty() {

@@ -1,6 +1,6 @@
-//! Data whose addresses have moved to other nodes: collapsing and inserting ranges does that. A checkpoint copies it to new
-//! blocks.
-//! Not here: which blocks these are (`changes`), and the copy of data (`write/gc/mover.rs`).
+//! Data whose addresses have moved to other nodes: collapsing and inserting ranges does that. A
+//! checkpoint copies it to new blocks. Not here: which blocks these are (`changes`), and the copy
+//! of data (`write/gc/mover.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +14,10 @@ use crate::write::gc::{DataBlock, Owners};
 use crate::write::writer::WriterState;
 
 impl WriterState {
-    /// Copies blocks of the last checkpoint to new ones, if other addresses refer to them now. The summaries of the old blocks
-    /// must stay as they are, since the segment summary area has no second copy. The pack has the summaries of its logs, so
-    /// blocks there are not copied. Returns whether there are any others.
+    /// Copies blocks of the last checkpoint to new ones, if other addresses refer to them now. The
+    /// summaries of the old blocks must stay as they are, since the segment summary area has no
+    /// second copy. The pack has the summaries of its logs, so blocks there are not copied. Returns
+    /// whether there are any others.
     pub(crate) fn copy_shifted(
         &mut self,
         volume: &Arc<Core>,
@@ -38,7 +39,8 @@ impl WriterState {
                 moved => moved,
             };
             match moved {
-                // The summaries of the rest are wrong after a power cut before the end of this checkpoint.
+                // The summaries of the rest are wrong after a power cut before the end of this
+                // checkpoint.
                 Err(Error::NoSpace) => break,
                 moved => moved?,
             }
@@ -46,8 +48,8 @@ impl WriterState {
         Ok(!by_segment.is_empty())
     }
 
-    /// Copies the blocks that can be read. The summaries of the others are wrong after a power cut before the end of this
-    /// checkpoint.
+    /// Copies the blocks that can be read. The summaries of the others are wrong after a power cut
+    /// before the end of this checkpoint.
     fn move_readable(
         &mut self,
         volume: &Arc<Core>,

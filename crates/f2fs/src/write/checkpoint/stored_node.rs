@@ -1,5 +1,5 @@
-//! The block of a node as it is written: its contents in the overlay, with a new footer and checksum.
-//! Not here: the place of the block, and when it is written (`checkpoint`, `sync`).
+//! The block of a node as it is written: its contents in the overlay, with a new footer and
+//! checksum. Not here: the place of the block, and when it is written (`checkpoint`, `sync`).
 
 use base::FsBlock;
 use zerocopy::FromBytes;

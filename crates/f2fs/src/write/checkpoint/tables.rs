@@ -1,5 +1,5 @@
-//! Writing of the segment information table and the node address table. A block with changes goes to its other copy,
-//! and the checkpoint's version bitmap then names that one.
+//! Writing of the segment information table and the node address table. A block with changes goes
+//! to its other copy, and the checkpoint's version bitmap then names that one.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +40,8 @@ pub(crate) fn write_nodes(
     write(volume, entries, layout, |block| geometry.nat_copies(block), batch)
 }
 
-/// Writes the entries of a table with `per_block` entries in a block. `versions` has the current copies, and `copies` returns
-/// both places of a block.
+/// Writes the entries of a table with `per_block` entries in a block. `versions` has the current
+/// copies, and `copies` returns both places of a block.
 fn write<E: IntoBytes + zerocopy::Immutable>(
     volume: &Core,
     entries: &BTreeMap<u32, E>,

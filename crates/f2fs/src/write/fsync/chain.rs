@@ -1,4 +1,5 @@
-//! The chain of nodes that fsync(2) has written since the last checkpoint. Not here: its writes (`sync.rs`).
+//! The chain of nodes that fsync(2) has written since the last checkpoint. Not here: its writes
+//! (`sync.rs`).
 
 use base::FsBlock;
 
@@ -9,9 +10,10 @@ pub(crate) struct Chain {
     pub(crate) nodes: u64,
     /// The block of the next node. `None` before the first one, and after an error.
     pub(crate) next: Option<FsBlock>,
-    /// Whether the last checkpoint was written since the volume was opened. Otherwise, nodes that an earlier writer has written
-    /// after it may lie where the chain leads to, if a power cut has kept them and not those before. They have its version,
-    /// and a recovery would take them for a part of this chain.
+    /// Whether the last checkpoint was written since the volume was opened. Otherwise, nodes that
+    /// an earlier writer has written after it may lie where the chain leads to, if a power cut has
+    /// kept them and not those before. They have its version, and a recovery would take them for a
+    /// part of this chain.
     is_alone: bool,
 }
 

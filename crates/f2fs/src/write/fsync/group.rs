@@ -1,8 +1,9 @@
-//! Group fsync: callers that sync at the same time share flushes. The first one leads: it syncs the inodes of all callers that
-//! wait, while later callers wait for the next group.
-//! Not here: what a group writes (`sync`).
+//! Group fsync: callers that sync at the same time share flushes. The first one leads: it syncs the
+//! inodes of all callers that wait, while later callers wait for the next group. Not here: what a
+//! group writes (`sync`).
 //!
-//! A group's I/O is done without the lock of changes. While its nodes are in flight, no checkpoint is written:
+//! A group's I/O is done without the lock of changes. While its nodes are in flight, no checkpoint
+//! is written:
 //!
 //! ```text
 //! leader                                        another thread
@@ -18,8 +19,8 @@
 //! ends the flight                               the checkpoint is written
 //! ```
 //!
-//! The nodes are taken before the first flush. A node that was taken later could have the address of data that was written
-//! after that flush, and would be found without its data.
+//! The nodes are taken before the first flush. A node that was taken later could have the address
+//! of data that was written after that flush, and would be found without its data.
 
 use std::sync::{Arc, OnceLock};
 
@@ -72,8 +73,9 @@ impl Syncs {
         }
     }
 
-    /// Syncs an inode, whose data is on the device, together with those of other callers. `lead` syncs a group, and ends all
-    /// of its requests. Errors: also `Interrupted` if this thread's request is cancelled while another one leads.
+    /// Syncs an inode, whose data is on the device, together with those of other callers. `lead`
+    /// syncs a group, and ends all of its requests. Errors: also `Interrupted` if this thread's
+    /// request is cancelled while another one leads.
     pub(crate) fn sync(
         &self,
         inode: InodeNumber,
@@ -97,7 +99,8 @@ impl Syncs {
                 return Err(interrupted);
             }
         }
-        // No group has this caller's request, since a group ends all of its requests before another one begins.
+        // No group has this caller's request, since a group ends all of its requests before another
+        // one begins.
         queue.has_leader = true;
         let requests = std::mem::take(&mut queue.waiting);
         drop(queue);
@@ -107,13 +110,15 @@ impl Syncs {
         own.result.get().cloned().unwrap_or(Err(Error::Panicked("an fsync")))
     }
 
-    /// Marks nodes as on their way to the device, until the returned value is dropped. The caller holds the lock of changes.
+    /// Marks nodes as on their way to the device, until the returned value is dropped. The caller
+    /// holds the lock of changes.
     pub(crate) fn begin_flight(&self) -> Flight<'_> {
         self.queue.lock().is_in_flight = true;
         Flight(self)
     }
 
-    /// Waits until no nodes are on their way to the device. The caller holds the lock of changes, so none will be.
+    /// Waits until no nodes are on their way to the device. The caller holds the lock of changes,
+    /// so none will be.
     pub(crate) fn wait_for_flight(&self) {
         let mut queue = self.queue.lock();
         while queue.is_in_flight {
@@ -122,7 +127,8 @@ impl Syncs {
     }
 }
 
-/// A group that is synced. Dropping it ends the requests without a result, after a panic, and lets the next group begin.
+/// A group that is synced. Dropping it ends the requests without a result, after a panic, and lets
+/// the next group begin.
 struct Group<'s> {
     syncs: &'s Syncs,
     requests: Vec<Arc<Request>>,

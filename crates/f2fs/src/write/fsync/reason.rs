@@ -1,5 +1,5 @@
-//! Why fsync(2) writes a checkpoint, and not only nodes. Linux decides this in `need_do_checkpoint` and names the reason by
-//! `cp_reason`. Not here: the decision (`sync.rs`).
+//! Why fsync(2) writes a checkpoint, and not only nodes. Linux decides this in `need_do_checkpoint`
+//! and names the reason by `cp_reason`. Not here: the decision (`sync.rs`).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,8 @@
-//! fsync by the chain of nodes: the changed nodes of files are written behind each other to the log of warm nodes, where a
-//! recovery (roll-forward) finds them. Their data is durable before, so they never refer to blocks with other contents.
-//! Not here: which callers share their flushes (`group`).
-//! Source: kernel documentation, `filesystems/f2fs.rst`, and the rules of Linux for when fsync(2) writes a checkpoint.
+//! fsync by the chain of nodes: the changed nodes of files are written behind each other to the log
+//! of warm nodes, where a recovery (roll-forward) finds them. Their data is durable before, so they
+//! never refer to blocks with other contents. Not here: which callers share their flushes
+//! (`group`). Source: kernel documentation, `filesystems/f2fs.rst`, and the rules of Linux for when
+//! fsync(2) writes a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +28,8 @@ use crate::write::checkpoint::batch::runs;
 use crate::write::checkpoint::stored_node::{Link, stored_node};
 use crate::write::writer::{FailOnPanic, Writer, WriterState};
 
-/// The number of nodes in a chain after which a checkpoint is written, so that a recovery takes little time.
+/// The number of nodes in a chain after which a checkpoint is written, so that a recovery takes
+/// little time.
 const CHAIN_NODES_MAX: u64 = 4096;
 
 /// How changes become durable.
@@ -46,8 +48,8 @@ struct Changed {
 }
 
 impl Writer {
-    /// Makes the changes of an inode durable, whose data is on the device: by the chain if a recovery finds them there, and
-    /// otherwise by a checkpoint.
+    /// Makes the changes of an inode durable, whose data is on the device: by the chain if a
+    /// recovery finds them there, and otherwise by a checkpoint.
     pub(crate) fn sync_inode(&self, volume: &Arc<Core>, number: InodeNumber) -> Result<()> {
         self.wait_for_delays()?;
         self.syncs().sync(number, |requests| self.sync_group(volume, requests))
@@ -110,8 +112,8 @@ impl Writer {
         written.or_else(|error| self.leave_chain(volume, version, error))
     }
 
-    /// Makes data durable, and then blocks of the chain, which are written at once: if a power cut keeps a block and not one
-    /// before it, the chain ends before both.
+    /// Makes data durable, and then blocks of the chain, which are written at once: if a power cut
+    /// keeps a block and not one before it, the chain ends before both.
     fn write_chain(&self, volume: &Core, blocks: Vec<(FsBlock, Vec<u8>)>) -> Result<()> {
         // The data comes before the nodes that refer to it.
         self.flush(volume)?;
@@ -119,8 +121,9 @@ impl Writer {
         self.flush(volume)
     }
 
-    /// Writes a checkpoint after `error` in writing to the chain of the checkpoint with this version: a recovery would not
-    /// find what is behind that. Errors: `error` if it has shut the volume down, and those of the checkpoint.
+    /// Writes a checkpoint after `error` in writing to the chain of the checkpoint with this
+    /// version: a recovery would not find what is behind that. Errors: `error` if it has shut the
+    /// volume down, and those of the checkpoint.
     fn leave_chain(&self, volume: &Arc<Core>, version: u64, error: Error) -> Result<()> {
         if self.health().check().is_err() {
             return Err(error);
@@ -149,8 +152,8 @@ impl Writer {
 }
 
 impl WriterState {
-    /// Returns the changed nodes of `inodes`, in the order in which the chain gets them, or why a recovery would not find
-    /// all changes there. Adds an inode that cannot be read to `failed`.
+    /// Returns the changed nodes of `inodes`, in the order in which the chain gets them, or why a
+    /// recovery would not find all changes there. Adds an inode that cannot be read to `failed`.
     fn changed_of(
         &mut self,
         volume: &Arc<Core>,
@@ -197,8 +200,8 @@ impl WriterState {
         }
     }
 
-    /// Allocates blocks of the chain for nodes, and returns the blocks' contents. The last node of an inode, which is the
-    /// inode's own if that has changed, makes the others count.
+    /// Allocates blocks of the chain for nodes, and returns the blocks' contents. The last node of
+    /// an inode, which is the inode's own if that has changed, makes the others count.
     fn chain_blocks(
         &mut self,
         volume: &Core,
@@ -229,8 +232,9 @@ impl WriterState {
     }
 }
 
-/// Returns the changed nodes of an inode, or why a recovery would not find all changes in the chain. `named` has the inodes
-/// whose nodes come before. Indirect nodes are left out, since a recovery makes them anew.
+/// Returns the changed nodes of an inode, or why a recovery would not find all changes in the
+/// chain. `named` has the inodes whose nodes come before. Indirect nodes are left out, since a
+/// recovery makes them anew.
 fn changed_of_inode(
     volume: &Arc<Core>,
     number: InodeNumber,
@@ -275,7 +279,8 @@ fn changed_of_inode(
     Ok(Way::Chain(Changed { nodes: direct, name_mark }))
 }
 
-/// Returns why a recovery would not find all changes of an inode in a chain, if it is for what it is, or for earlier changes.
+/// Returns why a recovery would not find all changes of an inode in a chain, if it is for what it
+/// is, or for earlier changes.
 fn reason_of_file(volume: &Arc<Core>, inode: &Inode) -> Result<Option<CheckpointReason>> {
     let attributes = inode.attributes();
     if attributes.kind != FileType::Regular {
@@ -293,7 +298,8 @@ fn reason_of_file(volume: &Arc<Core>, inode: &Inode) -> Result<Option<Checkpoint
     Ok(follows_removal(volume, inode)?.then_some(CheckpointReason::RemovedName))
 }
 
-/// Returns why a recovery would not find the name of an inode that the last checkpoint does not have.
+/// Returns why a recovery would not find the name of an inode that the last checkpoint does not
+/// have.
 fn reason_of_new_name(
     volume: &Arc<Core>,
     inode: &Inode,
@@ -316,9 +322,10 @@ fn reason_of_new_name(
     Ok(is_new(volume, parent)?.then_some(CheckpointReason::NewDirectory))
 }
 
-/// Returns whether a name in the directory of an inode with one name was removed since the last checkpoint, or may have been. The
-/// chain cannot say so: a recovery would find the inode's new contents beside the old name. A program that removes its journal
-/// to commit must not find the journal again beside a file that it has synced after that.
+/// Returns whether a name in the directory of an inode with one name was removed since the last
+/// checkpoint, or may have been. The chain cannot say so: a recovery would find the inode's new
+/// contents beside the old name. A program that removes its journal to commit must not find the
+/// journal again beside a file that it has synced after that.
 pub(crate) fn follows_removal(volume: &Arc<Core>, inode: &Inode) -> Result<bool> {
     if volume.overlay_or_new().read().with_removed_names().is_empty() {
         return Ok(false);

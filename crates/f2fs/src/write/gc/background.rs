@@ -43,7 +43,8 @@ impl Background {
 mod tests {
     use super::*;
 
-    /// Calls the cleaning several times. Returns how often it looks for a section, if `count` are to be gained.
+    /// Calls the cleaning several times. Returns how often it looks for a section, if `count` are
+    /// to be gained.
     fn looks(background: &mut Background, count: usize) -> usize {
         let mut looks = 0;
         for _ in 0..20 {

@@ -9,7 +9,8 @@ use crate::write::gc::SEGMENTS_FREE_MIN;
 use crate::write::writer::Writer;
 
 impl Writer {
-    /// Fails with `NoSpace` unless `bytes` of data fit into free segments, and enough are left for everything else.
+    /// Fails with `NoSpace` unless `bytes` of data fit into free segments, and enough are left for
+    /// everything else.
     pub(crate) fn check_room_to_move(&self, volume: &Core, bytes: u64) -> Result<()> {
         let state = self.lock()?;
         let blocks = bytes >> volume.geometry().block_size.shift();

@@ -1,5 +1,6 @@
-//! The count of failures to clean the blocks of a pinned file, in its inode. As in Linux, cleaning in the foreground counts
-//! them, once for each file, if there are no other sections to gain. Linux also unpins a file at the greatest count.
+//! The count of failures to clean the blocks of a pinned file, in its inode. As in Linux, cleaning
+//! in the foreground counts them, once for each file, if there are no other sections to gain. Linux
+//! also unpins a file at the greatest count.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

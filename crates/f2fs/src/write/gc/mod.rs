@@ -1,5 +1,6 @@
-//! Cleaning: the live blocks of sections that have free blocks move to the logs, so that a checkpoint makes the sections
-//! free. In the foreground when a change or a write needs free segments, and otherwise when there is time.
+//! Cleaning: the live blocks of sections that have free blocks move to the logs, so that a
+//! checkpoint makes the sections free. In the foreground when a change or a write needs free
+//! segments, and otherwise when there is time.
 //!
 //! - `victims.rs`: the choice of a section
 //! - `owners.rs`: the live blocks of a segment, and what refers to them
@@ -36,17 +37,19 @@ pub(super) struct Tried {
     pinned: BTreeSet<InodeNumber>,
 }
 
-/// The number of sections that are cleaned before a checkpoint frees them. More of them would let others wait longer.
+/// The number of sections that are cleaned before a checkpoint frees them. More of them would let
+/// others wait longer.
 const SECTIONS_MAX: usize = 4;
-/// The number of times that as many are cleaned, where data needs free segments. Sections with few free blocks gain one
-/// only together.
+/// The number of times that as many are cleaned, where data needs free segments. Sections with few
+/// free blocks gain one only together.
 const ROUNDS_MAX: usize = 16;
 /// The number of sections that are looked at, in search of those that can be cleaned.
 const TRIES_MAX: usize = 64;
-/// The part of the free blocks, in percent, that may be between blocks in use before a volume is cleaned in the background.
-/// As in Linux.
+/// The part of the free blocks, in percent, that may be between blocks in use before a volume is
+/// cleaned in the background. As in Linux.
 const SCATTERED_PERCENT_MAX: u64 = 40;
-/// The number of free segments, in addition to those for changed nodes, below which changes and writes wait for cleaning.
+/// The number of free segments, in addition to those for changed nodes, below which changes and
+/// writes wait for cleaning.
 pub(super) const SEGMENTS_FREE_MIN: u64 = 2;
 
 impl WriterState {
@@ -70,8 +73,9 @@ impl WriterState {
 }
 
 impl Writer {
-    /// Cleans some sections, and writes a checkpoint that frees them. With nothing to clean, the checkpoint frees the old versions
-    /// of what has changed. Without a gain, does not try again before the next checkpoint of another cause.
+    /// Cleans some sections, and writes a checkpoint that frees them. With nothing to clean, the
+    /// checkpoint frees the old versions of what has changed. Without a gain, does not try again
+    /// before the next checkpoint of another cause.
     pub(super) fn clean_in_foreground(
         &self,
         state: &mut WriterState,
@@ -109,8 +113,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Cleans some sections that are not in `tried`, so that there may be more free ones. Returns false if there was nothing
-    /// to gain.
+    /// Cleans some sections that are not in `tried`, so that there may be more free ones. Returns
+    /// false if there was nothing to gain.
     pub(super) fn clean_for_sections(
         &self,
         state: &mut WriterState,
@@ -164,8 +168,9 @@ impl Writer {
         Ok(cleaned.sections > 0)
     }
 
-    /// Cleans a section, if nothing has changed since the last call, and more than 40% of the free blocks are between blocks
-    /// in use. Returns whether it has. Without a gain, does nothing before the next change or checkpoint.
+    /// Cleans a section, if nothing has changed since the last call, and more than 40% of the free
+    /// blocks are between blocks in use. Returns whether it has. Without a gain, does nothing
+    /// before the next change or checkpoint.
     pub(crate) fn clean_in_background(&self, volume: &Arc<Core>) -> Result<bool> {
         let mut state = self.lock()?;
         if state.is_clean(volume) || !state.background.begin() {
@@ -178,7 +183,8 @@ impl Writer {
         Ok(has_cleaned)
     }
 
-    /// Cleans a section, if more than 40% of the free blocks are between blocks in use. Returns whether it has.
+    /// Cleans a section, if more than 40% of the free blocks are between blocks in use. Returns
+    /// whether it has.
     fn clean_if_scattered(&self, state: &mut WriterState, volume: &Arc<Core>) -> Result<bool> {
         let logs = state.logs.segments();
         let scattered: u64 = state.space.blocks_to_gain(&logs).iter().sum();
@@ -202,8 +208,8 @@ impl Writer {
         self.clean_up_to(state, volume, policy, tried, SECTIONS_MAX)
     }
 
-    /// Cleans up to `sections_max` sections that are not in `tried`, and adds them there. Writes a checkpoint if there were
-    /// any.
+    /// Cleans up to `sections_max` sections that are not in `tried`, and adds them there. Writes a
+    /// checkpoint if there were any.
     fn clean_up_to(
         &self,
         state: &mut WriterState,

@@ -1,13 +1,16 @@
-//! The move of a section's live blocks. Nodes and directory blocks become changed ones, unchanged: the next checkpoint
-//! writes them elsewhere. Data of files is copied as it lies on the device, so it may be encrypted or compressed, and its
-//! addresses change. The old blocks stay as they are until the next checkpoint is durable.
+//! The move of a section's live blocks. Nodes and directory blocks become changed ones, unchanged:
+//! the next checkpoint writes them elsewhere. Data of files is copied as it lies on the device, so
+//! it may be encrypted or compressed, and its addresses change. The old blocks stay as they are
+//! until the next checkpoint is durable.
 //!
-//! The lock of changes is held meanwhile, so no address changes, and no checkpoint frees blocks, between the look at an
-//! owner and the change. Data in the cache stays there: its folios refer to no block. A folio that is dirty, or under
-//! writeback, gets its own new blocks at the end of its write, whatever the address is by then. A section with a block that
-//! is being overwritten in place is left as it is.
+//! The lock of changes is held meanwhile, so no address changes, and no checkpoint frees blocks,
+//! between the look at an owner and the change. Data in the cache stays there: its folios refer to
+//! no block. A folio that is dirty, or under writeback, gets its own new blocks at the end of its
+//! write, whatever the address is by then. A section with a block that is being overwritten in
+//! place is left as it is.
 //!
-//! Not here: the choice of the section, and old blocks that are still being read (`write/segments/held.rs`).
+//! Not here: the choice of the section, and old blocks that are still being read
+//! (`write/segments/held.rs`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -30,7 +33,8 @@ const GAP_MAX: u64 = 16;
 /// The result of cleaning a section.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::write) enum Cleaned {
-    /// The number of blocks that were moved, or will be by the next checkpoint, after which the section is free.
+    /// The number of blocks that were moved, or will be by the next checkpoint, after which the
+    /// section is free.
     Moved(u64),
     /// Nothing was moved, since this pinned file has blocks there.
     Pinned(InodeNumber),
@@ -41,8 +45,8 @@ pub(in crate::write) enum Cleaned {
 }
 
 impl WriterState {
-    /// Moves the live blocks of a section. Errors: `NoSpace` if there is no room for data, and those of the device, which
-    /// leave all files as they are.
+    /// Moves the live blocks of a section. Errors: `NoSpace` if there is no room for data, and
+    /// those of the device, which leave all files as they are.
     pub(in crate::write) fn clean_section(
         &mut self,
         volume: &Arc<Core>,
@@ -122,8 +126,8 @@ impl WriterState {
         self.has_room(self.changed(volume) + moved)
     }
 
-    /// Makes nodes of the last checkpoint changed ones, with the same contents. fsync(2) need not write them: a recovery
-    /// finds the old ones.
+    /// Makes nodes of the last checkpoint changed ones, with the same contents. fsync(2) need not
+    /// write them: a recovery finds the old ones.
     fn move_nodes(&self, volume: &Arc<Core>, nodes: &[Nid]) -> Result<()> {
         for nid in nodes {
             let node = volume.any_node(*nid)?;
@@ -241,7 +245,8 @@ fn part_of(data: &DataBlock) -> Range<FileBlock> {
     }
 }
 
-/// Makes blocks of directories, symbolic links and quota files changed ones, with the same contents.
+/// Makes blocks of directories, symbolic links and quota files changed ones, with the same
+/// contents.
 fn move_directory_blocks(volume: &Arc<Core>, blocks: &[DataBlock]) -> Result<()> {
     for DataBlock { block, slot, at, .. } in blocks {
         if volume.overlay_or_new().read().directory_block(slot.inode, *at).is_some() {

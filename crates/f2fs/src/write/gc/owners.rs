@@ -1,5 +1,5 @@
-//! The live blocks of a segment, and what refers to them. A block is live if the last checkpoint uses it, and the node that
-//! its summary names still refers to it.
+//! The live blocks of a segment, and what refers to them. A block is live if the last checkpoint
+//! uses it, and the node that its summary names still refers to it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,8 @@ pub(in crate::write) struct DataBlock {
 }
 
 impl DataBlock {
-    /// Returns whether the block is before `next` on the device, with at most `gap_max` others between them.
+    /// Returns whether the block is before `next` on the device, with at most `gap_max` others
+    /// between them.
     pub(crate) fn is_before(&self, next: &Self, gap_max: u64) -> bool {
         (self.block.0 + 1..=self.block.0 + 1 + gap_max).contains(&next.block.0)
     }
@@ -43,7 +44,8 @@ impl DataBlock {
 #[derive(Debug, Default)]
 pub(crate) struct LiveBlocks {
     pub(crate) data: Vec<DataBlock>,
-    /// Nodes that have not changed since the last checkpoint. The next one moves the others in any case.
+    /// Nodes that have not changed since the last checkpoint. The next one moves the others in any
+    /// case.
     pub(crate) nodes: Vec<Nid>,
     /// A pinned file with blocks there, which must not move.
     pub(crate) pinned: Option<InodeNumber>,
@@ -60,7 +62,8 @@ impl<'v> Owners<'v> {
         Self { volume, inodes: HashMap::new() }
     }
 
-    /// Returns the live blocks of a segment, among those that `is_used` has. Errors: those of damaged nodes.
+    /// Returns the live blocks of a segment, among those that `is_used` has. Errors: those of
+    /// damaged nodes.
     pub(crate) fn of_segment(
         &mut self,
         segment: u32,
@@ -134,8 +137,8 @@ impl<'v> Owners<'v> {
             let Some(first) = first_block(node.position()?, shape) else { return Ok(None) };
             (first, 0, geometry.addresses_per_node())
         };
-        // The address, and not the summary, tells whether the block is in use: it may have been overwritten, and the
-        // number of the node may have been given to another one.
+        // The address, and not the summary, tells whether the block is in use: it may have been
+        // overwritten, and the number of the node may have been given to another one.
         if index >= count || node.word(byte, index)? != block.0 as u32 {
             return Ok(None);
         }

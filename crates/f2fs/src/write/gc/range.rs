@@ -11,8 +11,8 @@ use crate::core::Core;
 use crate::write::writer::Writer;
 
 impl Writer {
-    /// Cleans the sections that have `blocks`, up to the first one that does not become free. With `skips_kept`, goes on after
-    /// sections with blocks that stay.
+    /// Cleans the sections that have `blocks`, up to the first one that does not become free. With
+    /// `skips_kept`, goes on after sections with blocks that stay.
     pub(crate) fn clean_range(
         &self,
         volume: &Arc<Core>,

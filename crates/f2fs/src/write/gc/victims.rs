@@ -9,16 +9,18 @@ use crate::write::segments::section_use::Section;
 pub(in crate::write) enum Policy {
     /// The section with the fewest blocks in use: the cheapest way to a free section.
     Greedy,
-    /// The section with the greatest ratio of what is gained, for how long, to what is moved: (1 - u) × age / (1 + u).
-    /// A section with old data is cleaned earlier, since it would gain little by waiting.
-    /// Source: Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", 1991, 3.6.
+    /// The section with the greatest ratio of what is gained, for how long, to what is moved: (1 -
+    /// u) × age / (1 + u). A section with old data is cleaned earlier, since it would gain little
+    /// by waiting. Source: Rosenblum and Ousterhout, "The Design and Implementation of a
+    /// Log-Structured File System", 1991, 3.6.
     CostBenefit {
         /// The time now, in seconds since the volume was made.
         now: u64,
     },
 }
 
-/// Returns the best section to clean. Sections without blocks in use need no cleaning, and full ones gain nothing.
+/// Returns the best section to clean. Sections without blocks in use need no cleaning, and full
+/// ones gain nothing.
 pub(in crate::write) fn choose(
     sections: impl Iterator<Item = Section>,
     policy: Policy,
@@ -34,7 +36,8 @@ pub(in crate::write) fn choose(
 
 /// Returns the benefit of cleaning a section, per cost, in 1/65,536.
 fn benefit(section: &Section, now: u64) -> u128 {
-    // A section that was written at this moment has an age, too, so that the use decides between new ones.
+    // A section that was written at this moment has an age, too, so that the use decides between
+    // new ones.
     let age = u128::from(now.saturating_sub(section.written)) + 1;
     let free = u128::from(section.blocks - section.used);
     let cost = u128::from(section.blocks + section.used);

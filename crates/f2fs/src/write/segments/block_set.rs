@@ -1,7 +1,8 @@
-//! Sets of blocks that a checkpoint frees: few as a rule, and hundreds of millions after the removal of a large file.
+//! Sets of blocks that a checkpoint frees: few as a rule, and hundreds of millions after the
+//! removal of a large file.
 //!
-//! A list would take 8 bytes for each block. `check::bits` has a bit for each block of the volume, of which a volume of
-//! 16 TiB has 4 billion; so many are too many for each checkpoint.
+//! A list would take 8 bytes for each block. `check::bits` has a bit for each block of the volume,
+//! of which a volume of 16 TiB has 4 billion; so many are too many for each checkpoint.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! Discards of free blocks on the device: of segments that a checkpoint has made free, and on request of all. The last
-//! checkpoint does not use these blocks, and neither does any change since it, so nothing reads them, also after a power cut.
+//! Discards of free blocks on the device: of segments that a checkpoint has made free, and on
+//! request of all. The last checkpoint does not use these blocks, and neither does any change since
+//! it, so nothing reads them, also after a power cut.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::write::writer::{Discards, Writer, WriterState};
 const SEGMENTS_AT_ONCE: u32 = 64;
 
 impl WriterState {
-    /// Discards those of `segments` without any taken block. Discards are an optimization: errors are only logged.
+    /// Discards those of `segments` without any taken block. Discards are an optimization: errors
+    /// are only logged.
     pub(crate) fn discard_segments(&mut self, volume: &Core, segments: Vec<u32>) {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for segment in segments.into_iter().filter(|segment| self.space.is_empty(*segment)) {
@@ -34,7 +36,8 @@ impl WriterState {
 }
 
 impl Writer {
-    /// Discards free blocks in the range `bytes` of the device, in runs of at least `bytes_min`. Returns the number of bytes.
+    /// Discards free blocks in the range `bytes` of the device, in runs of at least `bytes_min`.
+    /// Returns the number of bytes.
     pub(crate) fn trim(
         &self,
         volume: &Arc<Core>,

@@ -1,14 +1,16 @@
 //! Old blocks of data that a read in flight may still read.
 //!
-//! Cleaning and the ends of writes give data new blocks while the file is read (`iomap::EarlierReads`). The old blocks stay
-//! taken, for logs and for discards, until the next checkpoint is durable, as all freed blocks do, and then until the reads
-//! have ended that had begun before the change of the address. Nothing waits for them meanwhile but a write that finds no
-//! other block.
+//! Cleaning and the ends of writes give data new blocks while the file is read
+//! (`iomap::EarlierReads`). The old blocks stay taken, for logs and for discards, until the next
+//! checkpoint is durable, as all freed blocks do, and then until the reads have ended that had
+//! begun before the change of the address. Nothing waits for them meanwhile but a write that finds
+//! no other block.
 //!
-//! The reads are looked for after the change of the address, and again by each checkpoint, and when blocks are needed. An
-//! inode that is loaded, or opened, after the change maps the new blocks.
+//! The reads are looked for after the change of the address, and again by each checkpoint, and when
+//! blocks are needed. An inode that is loaded, or opened, after the change maps the new blocks.
 //!
-//! Changes that free blocks, as truncations, wait for direct reads and for the cache before, so that none is in flight.
+//! Changes that free blocks, as truncations, wait for direct reads and for the cache before, so
+//! that none is in flight.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,7 +28,8 @@ const LOOKED_AT_MIN: usize = 256;
 struct Held {
     reads: EarlierReads,
     blocks: Vec<Range<FsBlock>>,
-    /// Whether a checkpoint was written since. Until then, a crash may show files with these blocks, so they are taken anyway.
+    /// Whether a checkpoint was written since. Until then, a crash may show files with these
+    /// blocks, so they are taken anyway.
     is_unused: bool,
 }
 
@@ -39,8 +42,8 @@ pub(crate) struct HeldBlocks {
 }
 
 impl HeldBlocks {
-    /// Holds the old blocks of `part` of a file if it may still be read. The file has new addresses, and then the generation of
-    /// its map was changed.
+    /// Holds the old blocks of `part` of a file if it may still be read. The file has new
+    /// addresses, and then the generation of its map was changed.
     pub(crate) fn hold(
         &mut self,
         volume: &Core,

@@ -2,7 +2,8 @@
 //!
 //! - `space.rs`, `block_set.rs`: the blocks in use, and those that a checkpoint frees
 //! - `sit_entries.rs`, `segment_changes.rs`, `summary_blocks.rs`: entries of the tables in memory
-//! - `section_use.rs`, `sections.rs`: sections of data or of nodes, and whole sections for pinned files
+//! - `section_use.rs`, `sections.rs`: sections of data or of nodes, and whole sections for pinned
+//!   files
 //! - `held.rs`, `unread.rs`: old blocks that a read in flight may still read
 //! - `discard.rs`: discards of free blocks
 //!

@@ -1,11 +1,14 @@
-//! What sections have: segments of data, segments of nodes, or nothing. Not here: blocks (`space.rs`).
+//! What sections have: segments of data, segments of nodes, or nothing. Not here: blocks
+//! (`space.rs`).
 //!
-//! When it cleans a section, Linux takes the kind of its first segment, data or nodes, for that of all, and stops the volume if
-//! another one has blocks of the other kind. So logs keep to one kind in each section (`Logs::begin_segment`).
+//! When it cleans a section, Linux takes the kind of its first segment, data or nodes, for that of
+//! all, and stops the volume if another one has blocks of the other kind. So logs keep to one kind
+//! in each section (`Logs::begin_segment`).
 
 use crate::summaries::BlockKind;
 
-/// A section that may be cleaned: no log writes to it, and nothing in it was allocated since the last checkpoint.
+/// A section that may be cleaned: no log writes to it, and nothing in it was allocated since the
+/// last checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Section {
     pub(crate) number: u32,
@@ -81,7 +84,8 @@ impl SectionUse {
         self.used == [0, 0]
     }
 
-    /// Returns whether the empty segments can be used for blocks of this kind. Not for free sections.
+    /// Returns whether the empty segments can be used for blocks of this kind. Not for free
+    /// sections.
     pub(crate) fn suits(&self, kind: BlockKind) -> bool {
         *self.empty().of_mut(kind) > 0
     }

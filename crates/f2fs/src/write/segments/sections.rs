@@ -1,4 +1,5 @@
-//! Whole free sections for pinned files: no log writes to them, and cleaning finds nothing to gain in them.
+//! Whole free sections for pinned files: no log writes to them, and cleaning finds nothing to gain
+//! in them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::write::writer::{Writer, WriterState};
 const SEGMENTS_LEFT: u64 = 8;
 
 impl Writer {
-    /// Allocates blocks for all of `pieces` of a file, which have none, in free sections: all or nothing. Returns the
-    /// placements and their tokens.
+    /// Allocates blocks for all of `pieces` of a file, which have none, in free sections: all or
+    /// nothing. Returns the placements and their tokens.
     ///
     /// # Errors
     ///
@@ -55,7 +56,8 @@ impl Writer {
 }
 
 impl WriterState {
-    /// Allocates `count` blocks in free sections, in which no other block is allocated. Returns `None` if there are too few.
+    /// Allocates `count` blocks in free sections, in which no other block is allocated. Returns
+    /// `None` if there are too few.
     fn take_sections(&mut self, volume: &Core, count: u64) -> Option<Vec<Range<FsBlock>>> {
         let geometry = volume.geometry();
         let per_section = geometry.segments_per_section;

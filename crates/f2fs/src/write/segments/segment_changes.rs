@@ -1,5 +1,6 @@
-//! The entries of the segment information table that a checkpoint changes: which of the blocks that were allocated since the
-//! last one belong to something, and which are free. Not here: the use of blocks between checkpoints (`space.rs`).
+//! The entries of the segment information table that a checkpoint changes: which of the blocks that
+//! were allocated since the last one belong to something, and which are free. Not here: the use of
+//! blocks between checkpoints (`space.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -45,7 +46,8 @@ impl<'s> SegmentChanges<'s> {
         self.changed.entry(number).or_insert_with(|| entries[number as usize].clone())
     }
 
-    /// Makes a block of the main area used. An empty segment that no log has begun becomes one of the type `kind`.
+    /// Makes a block of the main area used. An empty segment that no log has begun becomes one of
+    /// the type `kind`.
     ///
     /// # Errors
     ///
@@ -63,8 +65,8 @@ impl<'s> SegmentChanges<'s> {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if the block is not in use, or in a segment of the other kind: a damaged file may have the block of a node
-    /// as one of its own.
+    /// `Corrupt` if the block is not in use, or in a segment of the other kind: a damaged file may
+    /// have the block of a node as one of its own.
     pub(crate) fn set_free(
         &mut self,
         geometry: &Geometry,
@@ -98,7 +100,8 @@ impl<'s> SegmentChanges<'s> {
             // An average of numbers with 64 bits.
             entry.mtime.set((sum / (u128::from(count) + 1)) as u64);
         }
-        // The map has as many bits, so the count cannot leave its range unless the entry was damaged.
+        // The map has as many bits, so the count cannot leave its range unless the entry was
+        // damaged.
         let (count, kind) = match used {
             Some(kind) if count == 0 && !is_begun => (1, kind),
             Some(_) => (count + 1, old_kind),

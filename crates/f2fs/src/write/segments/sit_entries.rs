@@ -1,5 +1,6 @@
-//! The entries of the segment information table in memory. Those of segments that were never used take none, since untouched
-//! zeroed memory has no pages: a table of a large volume has hundreds of MiB.
+//! The entries of the segment information table in memory. Those of segments that were never used
+//! take none, since untouched zeroed memory has no pages: a table of a large volume has hundreds of
+//! MiB.
 
 use std::ops::{Index, IndexMut};
 

@@ -1,8 +1,9 @@
 //! The use of the blocks of the main area: in the last checkpoint, and allocated since.
 //!
-//! A block that the last checkpoint uses stays as it is until the next checkpoint is durable. So a block is taken if the
-//! last checkpoint uses it, or if it was allocated since. The next checkpoint finds out which of the allocated blocks
-//! belong to something (`segment_changes.rs`), and the others are free after it.
+//! A block that the last checkpoint uses stays as it is until the next checkpoint is durable. So a
+//! block is taken if the last checkpoint uses it, or if it was allocated since. The next checkpoint
+//! finds out which of the allocated blocks belong to something (`segment_changes.rs`), and the
+//! others are free after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -116,7 +117,8 @@ impl Space {
         counted
     }
 
-    /// Returns the segments of a section. The last one of a damaged volume may have fewer than others.
+    /// Returns the segments of a section. The last one of a damaged volume may have fewer than
+    /// others.
     fn segments_of(&self, section: usize) -> Range<u32> {
         let first = section as u32 * self.segments_per_section;
         first..(first + self.segments_per_section).min(self.entries.len() as u32)
@@ -180,8 +182,8 @@ impl Space {
         self.entries.get(segment as usize).is_none_or(|entry| !is_unused(entry))
     }
 
-    /// Checks that the segment of each log has no blocks of the other kind: the next checkpoint gives it the log's type.
-    /// Errors: `Corrupt`.
+    /// Checks that the segment of each log has no blocks of the other kind: the next checkpoint
+    /// gives it the log's type. Errors: `Corrupt`.
     pub(crate) fn check_logs(&self, checkpoint: &Checkpoint) -> Result<()> {
         for log in Log::all(checkpoint) {
             if self.kind_of(log.segment) != log.kind && !self.is_empty(log.segment) {
@@ -202,9 +204,9 @@ impl Space {
         })
     }
 
-    /// Records that a block of the main area was allocated by a writer before the volume was opened. An empty segment gets
-    /// a type of this kind: that of the last checkpoint is from an earlier use, and blocks of the other kind must not be
-    /// written beside the block.
+    /// Records that a block of the main area was allocated by a writer before the volume was
+    /// opened. An empty segment gets a type of this kind: that of the last checkpoint is from an
+    /// earlier use, and blocks of the other kind must not be written beside the block.
     pub(crate) fn keep(&mut self, (segment, index): (u32, u64), kind: BlockKind) {
         let log = match kind {
             BlockKind::Data => LogName::WarmData,
@@ -259,8 +261,8 @@ impl Space {
         });
     }
 
-    /// Returns the free blocks that a checkpoint can use, without those of the logs' segments, and of sections that are being
-    /// cleaned.
+    /// Returns the free blocks that a checkpoint can use, without those of the logs' segments, and
+    /// of sections that are being cleaned.
     pub(crate) fn room(&self, logs: &BTreeSet<u32>) -> Room {
         let Totals { mut empty, mut node_holes } = self.totals;
         let mut last = None;
@@ -284,7 +286,8 @@ impl Space {
         (segment as usize) < self.entries.len()
     }
 
-    /// Returns the use of a section. The segments of logs count as used, also without any taken block.
+    /// Returns the use of a section. The segments of logs count as used, also without any taken
+    /// block.
     fn section_with_logs(&self, section: usize, logs: &BTreeSet<u32>) -> SectionUse {
         let mut used = self.sections[section];
         let segments = self.segments_of(section);
@@ -310,8 +313,8 @@ impl Space {
         kind_of_type(self.type_of(number))
     }
 
-    /// Takes the segment after `last`, which is full, for a log of the type `kind`, if it is empty and in the same section.
-    /// `logs` are the segments of all logs.
+    /// Takes the segment after `last`, which is full, for a log of the type `kind`, if it is empty
+    /// and in the same section. `logs` are the segments of all logs.
     pub(crate) fn take_next_segment(
         &mut self,
         kind: u16,
@@ -327,7 +330,8 @@ impl Space {
         suits.then(|| self.begin(next, kind)).map(|()| next)
     }
 
-    /// Takes the first segment of a section without any taken block. Returns `None` if there is none.
+    /// Takes the first segment of a section without any taken block. Returns `None` if there is
+    /// none.
     pub(crate) fn take_free_section(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
         let per_section = self.segments_per_section;
         let sections = self.entries.len() as u32 / per_section;
@@ -342,8 +346,8 @@ impl Space {
         Some(section * per_section)
     }
 
-    /// Takes an empty segment of a section that has other segments of the same kind, data or nodes. Returns `None` if there is
-    /// none.
+    /// Takes an empty segment of a section that has other segments of the same kind, data or nodes.
+    /// Returns `None` if there is none.
     pub(crate) fn take_suiting_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
         let wanted = kind_of_type(kind);
         // Without the logs, most sections need no search for their segments.
@@ -358,8 +362,8 @@ impl Space {
         Some(found)
     }
 
-    /// Takes an empty segment of any section that is not free, first of one that has both data and nodes. Returns `None` if there is
-    /// none.
+    /// Takes an empty segment of any section that is not free, first of one that has both data and
+    /// nodes. Returns `None` if there is none.
     pub(crate) fn take_empty_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
         let is_mixed = |used: &SectionUse| used.empty() == EmptySegments::default();
         let find = |matches: &dyn Fn(&SectionUse) -> bool| {
@@ -378,8 +382,8 @@ impl Space {
         self.is_empty(segment) && !logs.contains(&segment) && !self.cleaned.contains(&segment)
     }
 
-    /// Takes the segment of data, or of nodes, with the most blocks that are not taken, and gives it the type `kind`.
-    /// Returns `None` if there is none.
+    /// Takes the segment of data, or of nodes, with the most blocks that are not taken, and gives
+    /// it the type `kind`. Returns `None` if there is none.
     pub(crate) fn take_segment_with_holes(
         &mut self,
         kind: u16,
@@ -407,12 +411,14 @@ impl Space {
         }
     }
 
-    /// Returns the time at which the blocks of a segment were written, on average, in seconds since the volume was made.
+    /// Returns the time at which the blocks of a segment were written, on average, in seconds since
+    /// the volume was made.
     pub(crate) fn written(&self, segment: u32) -> u64 {
         self.entries[segment as usize].mtime.get()
     }
 
-    /// Returns whether no block of a segment was allocated since the last checkpoint, and no log uses it.
+    /// Returns whether no block of a segment was allocated since the last checkpoint, and no log
+    /// uses it.
     fn is_settled(&self, segment: u32, logs: &BTreeSet<u32>) -> bool {
         let is_own = |map: &SegmentMap| map.iter().any(|byte| *byte != 0);
         !logs.contains(&segment) && !self.allocated.get(&segment).is_some_and(|map| is_own(map))
@@ -441,8 +447,8 @@ impl Space {
         })
     }
 
-    /// Returns the free blocks in sections with data, and those in sections with nodes, that can be cleaned: between others, and
-    /// of empty segments.
+    /// Returns the free blocks in sections with data, and those in sections with nodes, that can be
+    /// cleaned: between others, and of empty segments.
     pub(crate) fn blocks_to_gain(&self, logs: &BTreeSet<u32>) -> [u64; 2] {
         let mut free = [0, 0];
         for section in self.sections(logs) {
@@ -470,8 +476,8 @@ impl Space {
         changed.iter().filter(is_freed).map(|(number, _)| *number).collect()
     }
 
-    /// Ends a checkpoint: its entries are those of the last one from now on. Allocated blocks are free, unless `in_use`
-    /// has them.
+    /// Ends a checkpoint: its entries are those of the last one from now on. Allocated blocks are
+    /// free, unless `in_use` has them.
     pub(crate) fn install(
         &mut self,
         changed: BTreeMap<u32, RawSitEntry>,
@@ -512,7 +518,8 @@ pub(crate) fn kind_of_type(number: u16) -> BlockKind {
     if usize::from(number) >= LOGS { BlockKind::Node } else { BlockKind::Data }
 }
 
-/// Replaces the blocks in use of a segment's entry `old` by those of `new`, in the number of those of data and of nodes.
+/// Replaces the blocks in use of a segment's entry `old` by those of `new`, in the number of those
+/// of data and of nodes.
 pub(crate) fn replace_use(used: &mut [u64; 2], old: &RawSitEntry, new: &RawSitEntry) {
     let of = |entry: &RawSitEntry| (kind_of_type(entry.kind()).index(), u64::from(entry.count()));
     let (kind, count) = of(old);

@@ -69,14 +69,16 @@ impl SegmentOwners<'_> {
     }
 }
 
-/// The summaries of segments that were changed since the last checkpoint, and those that only its pack has.
+/// The summaries of segments that were changed since the last checkpoint, and those that only its
+/// pack has.
 #[derive(Debug, Default)]
 pub(crate) struct SummaryBlocks {
     summaries: BTreeMap<u32, Summary>,
 }
 
 impl SummaryBlocks {
-    /// Loads the summaries of the segments that the logs of the checkpoint write to, which only `pack` has.
+    /// Loads the summaries of the segments that the logs of the checkpoint write to, which only
+    /// `pack` has.
     pub(crate) fn of(volume: &Core, space: &Space, pack: &PackSummaries) -> Result<Self> {
         let mut summaries = BTreeMap::new();
         for log in &Log::all(&volume.checkpoint()) {
@@ -115,7 +117,8 @@ impl SummaryBlocks {
         })
     }
 
-    /// Returns the summary of a segment, to change it. That of a segment without blocks in use is not read.
+    /// Returns the summary of a segment, to change it. That of a segment without blocks in use is
+    /// not read.
     fn loaded(&mut self, volume: &Core, space: &Space, segment: u32) -> Result<&mut Summary> {
         Ok(match self.summaries.entry(segment) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -143,8 +146,9 @@ impl SummaryBlocks {
 
     /// Adds the blocks of the summaries in their area to `batch`.
     ///
-    /// The area has no second copy. The last checkpoint does not look at what changes here: entries of blocks that it does
-    /// not use, and those of the segments of its logs, whose summaries it has itself.
+    /// The area has no second copy. The last checkpoint does not look at what changes here: entries
+    /// of blocks that it does not use, and those of the segments of its logs, whose summaries it
+    /// has itself.
     pub(crate) fn write(&self, volume: &Core, batch: &mut Batch<'_>) -> Result<()> {
         let geometry = volume.geometry();
         let bytes = geometry.summary_bytes();

@@ -1,4 +1,5 @@
-//! The release of old blocks of data that no read in flight reads any more. Not here: which these are (`held.rs`).
+//! The release of old blocks of data that no read in flight reads any more. Not here: which these
+//! are (`held.rs`).
 
 use std::collections::BTreeSet;
 
@@ -6,8 +7,8 @@ use crate::core::Core;
 use crate::write::writer::WriterState;
 
 impl WriterState {
-    /// Frees the old blocks that are not read any more. Those that a write in place still overwrites become free with the next
-    /// checkpoint after its end.
+    /// Frees the old blocks that are not read any more. Those that a write in place still
+    /// overwrites become free with the next checkpoint after its end.
     pub(crate) fn free_unread(&mut self, volume: &Core) {
         let (mut segments, mut unread) = (BTreeSet::new(), self.held.look_again());
         for block in self.placements.overwritten() {

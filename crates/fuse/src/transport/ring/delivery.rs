@@ -1,13 +1,13 @@
-//! The service of one request in an entry of a ring: from the parts that the kernel stored there to the answer. Not
-//! here: passing entries to the kernel (`entry`).
+//! The service of one request in an entry of a ring: from the parts that the kernel stored there to
+//! the answer. Not here: passing entries to the kernel (`entry`).
 //!
 //! ```text
 //! 0          288           4096 - n            4096            4096 + payload
 //! ├ RingHeader ┤ ... unused ┤ header, fixed part ┤ payload ...... ┤
 //! ```
 //!
-//! The kernel delivers a request in three parts. The first two are copied in front of the payload. Then the request has
-//! the same layout as from /dev/fuse, and no name or data is copied.
+//! The kernel delivers a request in three parts. The first two are copied in front of the payload.
+//! Then the request has the same layout as from /dev/fuse, and no name or data is copied.
 
 use std::time::Duration;
 
@@ -28,12 +28,12 @@ pub const ENTRY_BYTES: usize = PAYLOAD_AT + TRANSFER_BYTES_MAX as usize;
 /// The maximum size of an answer to a request that has a payload itself: an attribute's value.
 pub const SPARE_BYTES: usize = 68 * 1024;
 
-/// The time for which a request waits for the kernel to drop cached data. The kernel may wait for requests that need this
-/// entry, or others that wait as well.
+/// The time for which a request waits for the kernel to drop cached data. The kernel may wait for
+/// requests that need this entry, or others that wait as well.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves the request in `entry`, which has [`ENTRY_BYTES`], and stores the answer there. Returns the commit id. The
-/// answer is built in `spare` if the request's payload is in its location.
+/// Serves the request in `entry`, which has [`ENTRY_BYTES`], and stores the answer there. Returns
+/// the commit id. The answer is built in `spare` if the request's payload is in its location.
 pub fn serve(server: &Server, entry: &mut [u8], spare: &mut [u8]) -> u64 {
     let _in_flight = server.begin_request();
     let Ok((header, _)) = RingHeader::read_from_prefix(entry) else { return 0 };
@@ -113,7 +113,8 @@ fn answer(server: &Server, request: &[u8], payload: &mut [u8]) -> Result<usize, 
         Answer::Payload => Ok(reply.bytes().len()),
         Answer::Contents(contents) => contents.fetch(payload),
         Answer::Error(errno) => Err(errno),
-        // Such requests do not come through rings. If one does, the entry must be returned all the same.
+        // Such requests do not come through rings. If one does, the entry must be returned all the
+        // same.
         Answer::Silent | Answer::Deferred(_) => Err(Errno::NOSYS),
     }
 }
@@ -151,8 +152,8 @@ mod tests {
             Self { server, entry: vec![0xa5; ENTRY_BYTES], spare: vec![0; SPARE_BYTES], commits: 7 }
         }
 
-        /// Stores a request in the entry as the kernel does. The header claims `lie` more bytes of payload than there
-        /// are.
+        /// Stores a request in the entry as the kernel does. The header claims `lie` more bytes of
+        /// payload than there are.
         fn deliver(&mut self, opcode: Opcode, node: u64, fixed: &[u8], payload: &[u8], lie: u32) {
             self.commits += 1;
             let length = size_of::<InHeader>() + fixed.len() + payload.len();

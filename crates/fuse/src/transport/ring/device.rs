@@ -1,5 +1,6 @@
-//! The open /dev/fuse that the rings of a server send their commands to. It is opened before the server is confined, since rings
-//! accept no further files then, and gets the connection of the mount later. Not here: receiving requests from it.
+//! The open /dev/fuse that the rings of a server send their commands to. It is opened before the
+//! server is confined, since rings accept no further files then, and gets the connection of the
+//! mount later. Not here: receiving requests from it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,7 +18,8 @@ pub fn open_device() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Gives `device` the connection that `connection` has. The connection lasts until both are closed, and the rings that know `device`.
+/// Gives `device` the connection that `connection` has. The connection lasts until both are closed,
+/// and the rings that know `device`.
 pub fn connect_device(device: impl AsFd, connection: &OwnedFd) -> io::Result<()> {
     let number = connection.as_raw_fd();
     let number = u32::try_from(number).map_err(|_| Errno::BADF)?;

@@ -1,9 +1,9 @@
-//! A ring of io_uring with one entry, which the kernel and this process own in turns. Not here: the contents of the
-//! entry (`delivery`), the thread that waits for it (`worker_pool`).
+//! A ring of io_uring with one entry, which the kernel and this process own in turns. Not here: the
+//! contents of the entry (`delivery`), the thread that waits for it (`worker_pool`).
 //!
-//! The kernel accesses an entry's memory only while the ring's thread is in `io_uring_enter`: there it takes the answer
-//! and stores the next request (SINGLE_ISSUER and DEFER_TASKRUN). Between two calls, only this thread accesses the
-//! memory.
+//! The kernel accesses an entry's memory only while the ring's thread is in `io_uring_enter`: there
+//! it takes the answer and stores the next request (SINGLE_ISSUER and DEFER_TASKRUN). Between two
+//! calls, only this thread accesses the memory.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -48,8 +48,9 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Creates a ring for a queue. It is disabled. Once enabled, it accepts nothing but commands to `device`. Commands to other files
-    /// could change sockets (SOCKET_URING_OP_SETSOCKOPT, from Linux 6.7 on).
+    /// Creates a ring for a queue. It is disabled. Once enabled, it accepts nothing but commands to
+    /// `device`. Commands to other files could change sockets (SOCKET_URING_OP_SETSOCKOPT, from
+    /// Linux 6.7 on).
     ///
     /// Errors: that of the host if io_uring is missing or forbidden.
     pub fn new(queue: u16, device: BorrowedFd<'_>) -> io::Result<Self> {
@@ -79,12 +80,14 @@ impl Ring {
         self.ring.submitter().register_enable_rings()
     }
 
-    /// Passes the entry to the kernel, waits until it is back with a request, and returns its memory. Only the thread
-    /// that has enabled the ring may call this. After an error, the entry cannot be used again.
+    /// Passes the entry to the kernel, waits until it is back with a request, and returns its
+    /// memory. Only the thread that has enabled the ring may call this. After an error, the entry
+    /// cannot be used again.
     pub fn exchange(&mut self, command: Command, poll: &BusyPoll) -> Result<&mut [u8], Errno> {
         let submission = self.submission(command);
         // SAFETY: the vectors, which the kernel reads on submission, live as long as the ring, and
-        // so does the memory that they describe. No reference to it exists: that would borrow `self`.
+        // so does the memory that they describe. No reference to it exists: that would borrow
+        // `self`.
         let pushed = unsafe { self.ring.submission().push(&submission) };
         // The kernel does not have the ring's only entry.
         assert!(pushed.is_ok(), "the submission queue is full");
@@ -102,8 +105,8 @@ impl Ring {
         if result < 0 {
             return Err(Errno::from_raw_os_error(-result));
         }
-        // SAFETY: the entry is back, and the kernel does not access it until the next call of this method, which
-        // needs `self` not to be borrowed any more.
+        // SAFETY: the entry is back, and the kernel does not access it until the next call of this
+        // method, which needs `self` not to be borrowed any more.
         Ok(unsafe { self.memory.bytes() })
     }
 
@@ -119,8 +122,8 @@ impl Ring {
             .cmd(bytes)
             .addr(Some(self.memory.vectors.as_ptr() as u64))
             .build();
-        // SAFETY: a submission is 128 bytes of plain numbers in the kernel's layout. The crate has no setter for this
-        // number.
+        // SAFETY: a submission is 128 bytes of plain numbers in the kernel's layout. The crate has
+        // no setter for this number.
         unsafe {
             (&raw mut submission)
                 .cast::<u8>()
@@ -199,9 +202,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nothing borrows from the memory. If the kernel still has the entry, it accesses the memory only
-        // within calls of the ring's thread, of which there are no more; otherwise it would find the memory unmapped,
-        // and fail.
+        // SAFETY: nothing borrows from the memory. If the kernel still has the entry, it accesses
+        // the memory only within calls of the ring's thread, of which there are no more; otherwise
+        // it would find the memory unmapped, and fail.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), ENTRY_BYTES) };
     }
 }

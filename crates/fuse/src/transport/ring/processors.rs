@@ -6,7 +6,8 @@ use std::path::Path;
 
 /// The maximum number of entries. It bounds the memory: an entry takes 1 MiB and 4 KiB.
 pub const ENTRIES_MAX: usize = 512;
-/// The minimum number of entries in a queue, so that other requests are served while one waits for the device.
+/// The minimum number of entries in a queue, so that other requests are served while one waits for
+/// the device.
 const ENTRIES_MIN: usize = 4;
 
 const FOLDER: &str = "/sys/devices/system/cpu";
@@ -30,8 +31,9 @@ impl Processors {
         Ok(Self { possible: list("possible")?.len(), online: list("online")? })
     }
 
-    /// Returns the queue of each entry, for at least `threads` entries. Each queue of an online processor gets the same
-    /// number, and each other queue gets one. Returns `None` if there would be more than [`ENTRIES_MAX`].
+    /// Returns the queue of each entry, for at least `threads` entries. Each queue of an online
+    /// processor gets the same number, and each other queue gets one. Returns `None` if there would
+    /// be more than [`ENTRIES_MAX`].
     pub fn entries(&self, threads: NonZeroUsize) -> Option<Vec<u16>> {
         let share = threads.get().div_ceil(self.online.len().max(1));
         let each = share.max(ENTRIES_MIN.min(threads.get()));

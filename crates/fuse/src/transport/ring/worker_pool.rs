@@ -1,6 +1,6 @@
-//! The worker threads of the rings. Each has one ring with one entry, and stays on the processor that the entry's queue
-//! belongs to. So clients on that processor are served without a change of processor. While a thread waits for the
-//! device, the threads of the queue's other entries go on.
+//! The worker threads of the rings. Each has one ring with one entry, and stays on the processor
+//! that the entry's queue belongs to. So clients on that processor are served without a change of
+//! processor. While a thread waits for the device, the threads of the queue's other entries go on.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -37,8 +37,8 @@ pub enum NoRings {
 pub struct Rings(Vec<Ring>);
 
 impl Rings {
-    /// Creates rings for at least `threads` threads, which know only `device`: see [`open_device`](super::open_device). Must be called
-    /// before the process is confined.
+    /// Creates rings for at least `threads` threads, which know only `device`: see
+    /// [`open_device`](super::open_device). Must be called before the process is confined.
     ///
     /// Errors: `NotOffered`, or `Host` if the host refuses a ring or there would be too many.
     pub fn new(threads: NonZeroUsize, device: BorrowedFd<'_>) -> Result<Self, NoRings> {
@@ -67,8 +67,8 @@ struct Work {
 }
 
 impl RingWorkerPool {
-    /// Creates the threads, each of which enables its ring. Fails if one of them fails, since the kernel uses no queue
-    /// before all queues have an entry.
+    /// Creates the threads, each of which enables its ring. Fails if one of them fails, since the
+    /// kernel uses no queue before all queues have an entry.
     pub fn new(rings: Rings) -> Result<Self, NoRings> {
         let (ready, results) = mpsc::channel();
         let mut pool = Self { threads: Vec::new() };
@@ -93,9 +93,10 @@ impl RingWorkerPool {
         Ok(pool)
     }
 
-    /// Starts to serve the connection of the rings' device, after INIT was answered and until the connection ends. Some
-    /// requests never come through a ring, and none do if the kernel accepts no ring. The caller receives those from
-    /// /dev/fuse. Calls `at_failure` if the connection cannot go on.
+    /// Starts to serve the connection of the rings' device, after INIT was answered and until the
+    /// connection ends. Some requests never come through a ring, and none do if the kernel accepts
+    /// no ring. The caller receives those from /dev/fuse. Calls `at_failure` if the connection
+    /// cannot go on.
     pub fn start(
         self,
         server: &Arc<Server>,
@@ -116,7 +117,8 @@ impl RingWorkerPool {
 
 /// Serves requests through `ring` until the connection ends.
 fn run(mut ring: Ring, work: &Work) {
-    // Fails if the process may not run on the processor, or the processor is offline. The thread serves anyway.
+    // Fails if the process may not run on the processor, or the processor is offline. The thread
+    // serves anyway.
     let _ = bind_to(ring.queue().into());
     let lost_entry = LostEntry(work);
     let mut spare = vec![0; SPARE_BYTES];
@@ -138,8 +140,8 @@ fn run(mut ring: Ring, work: &Work) {
     }
 }
 
-/// A guard that reports a panic of the thread. Its entry and the request in it are lost then. No mount is better than
-/// a mount that hangs.
+/// A guard that reports a panic of the thread. Its entry and the request in it are lost then. No
+/// mount is better than a mount that hangs.
 struct LostEntry<'a>(&'a Work);
 
 impl Drop for LostEntry<'_> {

@@ -105,7 +105,8 @@ pub(super) const INODE_FIELDS: &[(usize, usize)] = &[
     (393, 1),
     (394, 2),
 ];
-/// The numbers of an inode that programs see, by offset and size: owners, links, size, blocks, times, generation.
+/// The numbers of an inode that programs see, by offset and size: owners, links, size, blocks,
+/// times, generation.
 pub(super) const NUMBERS: &[(usize, usize)] = &[
     (4, 4),
     (8, 4),
@@ -121,11 +122,12 @@ pub(super) const NUMBERS: &[(usize, usize)] = &[
     (68, 4),
 ];
 
-/// The fields of the header of a quota file, and of its first entry, by offset and size: the version and the number of blocks;
-/// the id, the number of inodes, and the space.
+/// The fields of the header of a quota file, and of its first entry, by offset and size: the
+/// version and the number of blocks; the id, the number of inodes, and the space.
 pub(super) const QUOTA_FIELDS: &[(usize, usize)] =
     &[(4, 4), (20, 4), (QUOTA_ENTRY, 4), (QUOTA_ENTRY + 24, 8), (QUOTA_ENTRY + 48, 8)];
-/// The offset of the first entry of a quota file as mkfs.f2fs makes it: in its sixth block of 1 KiB.
+/// The offset of the first entry of a quota file as mkfs.f2fs makes it: in its sixth block of 1
+/// KiB.
 pub(super) const QUOTA_ENTRY: usize = 5 * 1024 + 16;
 
 /// The sizes of entries in bytes.

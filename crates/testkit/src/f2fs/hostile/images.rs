@@ -1,5 +1,5 @@
-//! Valid f2fs images to be damaged, made without a guest: with small and large blocks, all features that need no keys,
-//! orphans, and a chain of synced nodes.
+//! Valid f2fs images to be damaged, made without a guest: with small and large blocks, all features
+//! that need no keys, orphans, and a chain of synced nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::{Choose, Random, must};
 const BY: &Credentials = &Credentials::ROOT;
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 
-/// Extra attributes, projects, checksums of inodes and superblocks, flexible inline attributes, creation times, lost+found.
+/// Extra attributes, projects, checksums of inodes and superblocks, flexible inline attributes,
+/// creation times, lost+found.
 const ATTRIBUTES: u32 = 0x8 | 0x10 | 0x20 | 0x40 | 0x100 | 0x200 | 0x800;
 /// The same, case folding, and compression.
 const FEATURES: u32 = ATTRIBUTES | 0x1000 | 0x2000;
@@ -39,7 +40,8 @@ const IMAGES: &[Image] = &[
     ("large blocks", 14, FEATURES, End::Cut),
 ];
 
-/// As [`IMAGES`], for Linux that has neither case folding nor compression, nor blocks that are larger than a page.
+/// As [`IMAGES`], for Linux that has neither case folding nor compression, nor blocks that are
+/// larger than a page.
 const READ_IMAGES: &[Image] = &[
     ("plain", 12, 0, End::Close),
     ("attributes", 12, ATTRIBUTES, End::Close),
@@ -60,8 +62,8 @@ struct Amounts {
 }
 
 const WRITTEN: Amounts = Amounts { names: 400, inodes: 400, synced: 20, has_border: false };
-/// Few inodes, so that faults find each of them. Linux compares the checksum of an inode for each address that it looks at, and
-/// looks at all of an empty file.
+/// Few inodes, so that faults find each of them. Linux compares the checksum of an inode for each
+/// address that it looks at, and looks at all of an empty file.
 const READ: Amounts = Amounts { names: 150, inodes: 5, synced: 5, has_border: true };
 
 /// Returns the images with their names.
@@ -154,7 +156,8 @@ pub fn empty(shift: u32, features: u32) -> Vec<u8> {
 fn make_image((_, shift, features, end): Image, amounts: Amounts) -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(empty(shift, features)));
     let mut options = VolumeOptions::default();
-    // What is written in the background depends on time: the same seed damages the same structures of the same image.
+    // What is written in the background depends on time: the same seed damages the same structures
+    // of the same image.
     options.writable(true).cache_bytes_max(16 << 20).commit_interval(Duration::from_secs(86_400));
     options.f2fs.cleans_in_background = false;
     let volume = must(Volume::open_device(device.clone(), &options), "an empty image");
@@ -254,7 +257,8 @@ impl Filler<'_> {
         if self.amounts.has_border {
             let node = self.create(directory, "border", &Creation::of(FileType::Regular, 0o644));
             let file = must(node.open_for(WRITE), "a file");
-            // The file ends with the last address of its first direct node, and the end of a file is always read.
+            // The file ends with the last address of its first direct node, and the end of a file
+            // is always read.
             let in_inode = if self.features & 8 == 0 { 873 } else { 864 };
             let end = in_inode + 1018;
             for number in end - 50..end {

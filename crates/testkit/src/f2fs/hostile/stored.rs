@@ -1,5 +1,5 @@
-//! What the nodes of a damaged image say, for explanations of what another reader shows. Not here: which of several nodes of
-//! an inode the volume uses.
+//! What the nodes of a damaged image say, for explanations of what another reader shows. Not here:
+//! which of several nodes of an inode the volume uses.
 
 use super::super::layout::{
     ADDRESSES, INLINE_DENTRIES, Layout, SUPERBLOCK, double_word, extra_bytes, word,
@@ -109,7 +109,8 @@ pub fn stored_orphans(valid: &[u8], image: &[u8]) -> Vec<u64> {
     orphans
 }
 
-/// Has the chain of synced nodes end before its first node, as if nothing was synced since the checkpoint.
+/// Has the chain of synced nodes end before its first node, as if nothing was synced since the
+/// checkpoint.
 pub fn cut_chain(valid: &[u8], image: &mut [u8]) {
     let Specimen { layout, pack, nodes, .. } = Specimen::of(valid);
     let version = word(image, pack);
@@ -123,7 +124,8 @@ pub fn cut_chain(valid: &[u8], image: &mut [u8]) {
     }
 }
 
-/// Gives one of the addresses in the nodes that were synced since the checkpoint a value that no block has.
+/// Gives one of the addresses in the nodes that were synced since the checkpoint a value that no
+/// block has.
 pub fn damage_chain(image: &mut [u8]) {
     let Specimen { layout, pack, nodes, .. } = Specimen::of(image);
     let version = word(image, pack);

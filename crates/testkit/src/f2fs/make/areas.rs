@@ -1,4 +1,5 @@
-//! The areas of a new volume: where they begin, how large they are, and how much of the main area users get.
+//! The areas of a new volume: where they begin, how large they are, and how much of the main area
+//! users get.
 
 use base::{Error, Result};
 
@@ -125,17 +126,18 @@ impl Areas {
         self.main + segment * SEGMENT_BLOCKS + offset
     }
 
-    /// Returns the sizes of both version bitmaps in bytes: those of the segment information table and of the node address
-    /// table.
+    /// Returns the sizes of both version bitmaps in bytes: those of the segment information table
+    /// and of the node address table.
     pub fn bitmap_bytes(&self) -> [usize; 2] {
         [self.sit_segments, self.nat_segments]
             .map(|segments| (segments / 2 * SEGMENT_BLOCKS / 8) as usize)
     }
 }
 
-/// Returns the sections that are reserved for cleaning, and those that users do not get, with the former. Cleaning a
-/// full volume moves the contents of as many sections as have the size of a section free together. The part of the space
-/// that is not offered is chosen so that users get most. `None`: there are too few sections.
+/// Returns the sections that are reserved for cleaning, and those that users do not get, with the
+/// former. Cleaning a full volume moves the contents of as many sections as have the size of a
+/// section free together. The part of the space that is not offered is chosen so that users get
+/// most. `None`: there are too few sections.
 fn reserve(sections: u32) -> Option<(u32, u32)> {
     let split = |percent: u32| {
         let reserved = 2 * (100 / percent + 1) + LOGS as u32;

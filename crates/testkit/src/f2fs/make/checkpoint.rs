@@ -1,4 +1,5 @@
-//! A checkpoint pack of a new volume: its first and last block, and the summaries of the logs with the journals.
+//! A checkpoint pack of a new volume: its first and last block, and the summaries of the logs with
+//! the journals.
 
 use std::ops::Range;
 
@@ -86,8 +87,8 @@ struct Summaries<'a> {
 }
 
 impl Summaries<'_> {
-    /// Returns the entries of a log: the directory of each block. Inodes belong to themselves, and the first address of an
-    /// inode is that of the block.
+    /// Returns the entries of a log: the directory of each block. Inodes belong to themselves, and
+    /// the first address of an inode is that of the block.
     fn entries(&self, log: usize) -> Vec<u8> {
         let inodes = self.files.inodes().iter().take(self.files.blocks_in(log).into());
         let summary = |(number, _): &(u32, u32)| RawSummary {

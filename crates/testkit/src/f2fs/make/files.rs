@@ -1,4 +1,5 @@
-//! The first files of a volume: the root directory, and lost+found in it. Their nodes, and their blocks with entries.
+//! The first files of a volume: the root directory, and lost+found in it. Their nodes, and their
+//! blocks with entries.
 
 use base::checksum::crc32_le;
 use f2fs::Feature;
@@ -19,11 +20,12 @@ const LOST_FOUND: u32 = ROOT + 1;
 const DIRECTORY: u8 = 2;
 /// The bit of inodes with extra attributes.
 const EXTRA_ATTRIBUTES: u8 = 0x20;
-/// The words for extended attributes in each inode, unless the volume has inodes with different numbers.
+/// The words for extended attributes in each inode, unless the volume has inodes with different
+/// numbers.
 const INLINE_XATTR_WORDS: u16 = 50;
 
-/// The first directories. Directory `n` has node number `3 + n`, block `n` of the log of hot nodes, and block `n` of the
-/// log of hot data.
+/// The first directories. Directory `n` has node number `3 + n`, block `n` of the log of hot nodes,
+/// and block `n` of the log of hot data.
 pub(super) struct Files {
     /// Addresses and contents of the blocks.
     blocks: Vec<(u32, Vec<u8>)>,
@@ -108,7 +110,8 @@ impl Directory<'_> {
         block
     }
 
-    /// Returns the inode, whose contents are in the block `data`, and after which the log continues at `next`.
+    /// Returns the inode, whose contents are in the block `data`, and after which the log continues
+    /// at `next`.
     fn inode(&self, options: &MakeOptions, data: u32, next: u32) -> Vec<u8> {
         let time = U64::new(options.seconds);
         let mut raw = RawInode::new_zeroed();

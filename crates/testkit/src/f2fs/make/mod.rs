@@ -1,6 +1,7 @@
-//! A maker of empty f2fs volumes with blocks of 4 or 16 KiB, in all layouts, which mkfs.f2fs of the distributions cannot
-//! make. It chooses the writes from the options, and does not write itself. Not here: volumes on several devices, with
-//! zones, that are never written, with quota files, or so large that a version bitmap needs checkpoint blocks of its own.
+//! A maker of empty f2fs volumes with blocks of 4 or 16 KiB, in all layouts, which mkfs.f2fs of the
+//! distributions cannot make. It chooses the writes from the options, and does not write itself.
+//! Not here: volumes on several devices, with zones, that are never written, with quota files, or
+//! so large that a version bitmap needs checkpoint blocks of its own.
 
 mod areas;
 mod checkpoint;
@@ -23,7 +24,8 @@ use files::Files;
 const MAGIC: u32 = 0xF2F5_2010;
 /// Blocks in a segment.
 const SEGMENT_BLOCKS: u32 = 512;
-/// The number of logs: hot, warm and cold data, hot, warm and cold nodes. This order numbers the types of segments.
+/// The number of logs: hot, warm and cold data, hot, warm and cold nodes. This order numbers the
+/// types of segments.
 const LOGS: usize = 6;
 /// The log that has the blocks of directories.
 const HOT_DATA: usize = 0;
@@ -41,7 +43,8 @@ pub struct MakeOptions {
     pub bytes: u64,
     /// The bits of the features.
     pub features: u32,
-    /// The UUID. Other values depend on it, so that nothing of an older volume on the device seems to belong to this one.
+    /// The UUID. Other values depend on it, so that nothing of an older volume on the device seems
+    /// to belong to this one.
     pub uuid: [u8; 16],
     /// The label.
     pub label: &'static str,
@@ -110,8 +113,9 @@ pub enum Contents {
     Zeroes(u64),
 }
 
-/// Returns the writes that make a volume. The superblocks are the last ones, so that there is no volume before it is
-/// complete. Errors: `Unsupported`, or `InvalidArgument` for a size that is too small.
+/// Returns the writes that make a volume. The superblocks are the last ones, so that there is no
+/// volume before it is complete. Errors: `Unsupported`, or `InvalidArgument` for a size that is too
+/// small.
 pub fn make(options: &MakeOptions) -> Result<Vec<Write>> {
     let features = Features::new(options.features)?;
     for (feature, name) in [

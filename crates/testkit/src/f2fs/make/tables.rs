@@ -1,5 +1,6 @@
-//! The contents of the segment information table and of the node address table of a new volume. As with mkfs.f2fs, the
-//! entries that count are in the journals, and the tables are empty but for two entries.
+//! The contents of the segment information table and of the node address table of a new volume. As
+//! with mkfs.f2fs, the entries that count are in the journals, and the tables are empty but for two
+//! entries.
 
 use f2fs::ondisk::nat::{RawNatEntry, RawNatJournalEntry};
 use zerocopy::IntoBytes;
@@ -8,11 +9,13 @@ use super::areas::Areas;
 use super::files::Files;
 use super::{LOGS, MakeOptions};
 
-/// Bytes of an entry of the segment information table: type and number of valid blocks, bitmap of them, time.
+/// Bytes of an entry of the segment information table: type and number of valid blocks, bitmap of
+/// them, time.
 pub(super) const SIT_ENTRY_BYTES: usize = 74;
 /// The bits of the number of valid blocks, before those of the type.
 const COUNT_BITS: u32 = 10;
-/// The inodes that stand for all nodes, and for all other metadata. fsck.f2fs wants entries for them, with this address.
+/// The inodes that stand for all nodes, and for all other metadata. fsck.f2fs wants entries for
+/// them, with this address.
 const META_INODES: [u32; 2] = [1, 2];
 const META_ADDRESS: u32 = 1;
 
@@ -37,7 +40,8 @@ pub(super) fn node_journal(files: &Files) -> Vec<u8> {
     journal
 }
 
-/// Returns the journal of the segment information table: the number of entries, and one for the segment of each log.
+/// Returns the journal of the segment information table: the number of entries, and one for the
+/// segment of each log.
 pub(super) fn segment_journal(areas: &Areas, files: &Files) -> Vec<u8> {
     let mut journal = (LOGS as u16).to_le_bytes().to_vec();
     for (log, segment) in (0..LOGS).zip(areas.log_segments) {

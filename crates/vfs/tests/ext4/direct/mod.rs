@@ -1,5 +1,5 @@
-//! Direct I/O on ext4 volumes, judged by e2fsck: random operations compared with a model, races with other accesses to
-//! the same bytes, and a device that holds requests.
+//! Direct I/O on ext4 volumes, judged by e2fsck: random operations compared with a model, races
+//! with other accesses to the same bytes, and a device that holds requests.
 
 mod calls;
 mod model;
@@ -30,8 +30,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Opens a volume with blocks of 4 KiB on the device that `wrap` returns for the image's. Creates a file with
-    /// `size` allocated bytes.
+    /// Opens a volume with blocks of 4 KiB on the device that `wrap` returns for the image's.
+    /// Creates a file with `size` allocated bytes.
     fn with_file(size: u64, wrap: impl FnOnce(SharedDevice) -> SharedDevice) -> (Self, File) {
         Self::open(size, wrap, |device| open_on(device, DirectOptions::default()))
     }

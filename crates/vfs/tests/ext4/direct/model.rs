@@ -8,7 +8,8 @@ use vfs::{Fallocate, File, Privileges};
 use crate::common::{self, close, device, make, open_on};
 use crate::direct::{SIZE_MAX, make_stale, write_direct};
 
-/// Runs a random operation on `file`, which may have extents, and on `model`. Returns a description of the operation.
+/// Runs a random operation on `file`, which may have extents, and on `model`. Returns a description
+/// of the operation.
 fn step(file: &File, has_extents: bool, model: &mut Vec<u8>, random: &mut Random) -> String {
     let (at, length) = (random.below(SIZE_MAX), 1 + random.below(100_000));
     let end = (at + length).min(SIZE_MAX);

@@ -166,7 +166,8 @@ fn data_cached_during_a_direct_write_is_invalidated_at_its_end() {
 fn a_buffered_write_beside_a_direct_write_does_not_undo_it() {
     let (stage, gate, file) = gated();
     assert_eq!(write_direct(&file, 0, &[1; 65_536]), Ok(65_536));
-    // In the block that is being written, and in a block next to it that is cached in the same folio.
+    // In the block that is being written, and in a block next to it that is cached in the same
+    // folio.
     for beside in [100, 20_480] {
         gate.shut();
         let written = start(&file, 0, vec![9; 4096]);

@@ -1,5 +1,5 @@
-//! Direct and buffered calls of several threads, while another thread frees blocks. No reader may see data that was on
-//! the device before.
+//! Direct and buffered calls of several threads, while another thread frees blocks. No reader may
+//! see data that was on the device before.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -28,7 +28,8 @@ fn noise(count: usize) -> impl Iterator<Item = u8> {
     std::iter::successors(Some(7), next).map(|number| (number >> 56) as u8).take(count)
 }
 
-/// Returns a volume with a file of three clusters, of which the second one has two blocks, and the first block of each cluster.
+/// Returns a volume with a file of three clusters, of which the second one has two blocks, and the
+/// first block of each cluster.
 fn with_clusters() -> (Arc<MemoryDevice>, [usize; 3]) {
     let whole = change(&device_with(FEATURES), |volume| {
         let file = create(volume, "file");

@@ -1,4 +1,5 @@
-//! Flags and numbers of features that a volume does not have: the check finds them, and a recovery does not store them.
+//! Flags and numbers of features that a volume does not have: the check finds them, and a recovery
+//! does not store them.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -72,7 +73,8 @@ fn a_recovery_stores_no_flags_without_their_feature() {
     }
 }
 
-/// Returns a volume with the file `data`, and a compressed file. Also returns the block of its first cluster.
+/// Returns a volume with the file `data`, and a compressed file. Also returns the block of its
+/// first cluster.
 fn with_cluster() -> (Arc<MemoryDevice>, u32) {
     let whole = change(&device_with(WITH_COMPRESSION), |volume| {
         let file = create(volume, "compressed");
@@ -101,7 +103,8 @@ fn the_check_finds_what_a_recovery_damages() {
     assert_eq!(findings(&change(&cut, |_| ())), before);
 }
 
-/// The entries of segments that such a new volume uses are in the journal of the checkpoint only, and it has no summaries.
+/// The entries of segments that such a new volume uses are in the journal of the checkpoint only,
+/// and it has no summaries.
 #[test]
 fn read_only_volumes_are_sound_and_not_written() {
     let folder = tempfile::tempdir().unwrap();

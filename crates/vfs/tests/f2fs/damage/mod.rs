@@ -1,5 +1,5 @@
-//! Changes of f2fs images with single faults: they harm nothing but what is damaged, end, and leave a volume that can be
-//! changed again.
+//! Changes of f2fs images with single faults: they harm nothing but what is damaged, end, and leave
+//! a volume that can be changed again.
 
 mod clusters;
 mod flags;
@@ -237,7 +237,8 @@ fn blocks_of_others_are_not_overwritten_as_data_of_a_pinned_file() {
     }
 }
 
-/// Creates a directory with more files than its inode has room for. Returns the device, and the directory's first block.
+/// Creates a directory with more files than its inode has room for. Returns the device, and the
+/// directory's first block.
 fn with_directory(device: &Arc<MemoryDevice>) -> (Arc<MemoryDevice>, u32) {
     let device = change(device, |volume| {
         let creation = Creation::of(FileType::Directory, 0o755);
@@ -261,7 +262,8 @@ fn make_cold(device: &MemoryDevice) -> Arc<MemoryDevice> {
     damage_inode(device, "empty", |inode| inode[2] |= COLD)
 }
 
-/// Overwrites `empty`, which has been given the block `address`, and checks that `value` is there as before.
+/// Overwrites `empty`, which has been given the block `address`, and checks that `value` is there
+/// as before.
 fn overwrite_given(device: &Arc<MemoryDevice>, address: u32, work: impl Fn(&Volume)) {
     for is_cold in [false, true] {
         let given = give_block(device, "empty", address);

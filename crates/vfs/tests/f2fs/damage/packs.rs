@@ -1,4 +1,5 @@
-//! Damage to the checkpoint packs: what was written last is not missing without a word. What power cuts leave is no damage.
+//! Damage to the checkpoint packs: what was written last is not missing without a word. What power
+//! cuts leave is no damage.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use super::{
 
 /// The blocks of a segment.
 const SEGMENT: usize = 512;
-/// The bytes of a pack's first block with the first block of the area of packs, in the superblock, and with the number of
-/// blocks of the pack.
+/// The bytes of a pack's first block with the first block of the area of packs, in the superblock,
+/// and with the number of blocks of the pack.
 const AREA: usize = 1024 + 76;
 const PACK_BLOCKS: usize = 136;
 /// The bytes of the journal of the node address table in the first summary.
@@ -129,7 +130,8 @@ fn what_power_cuts_leave_is_no_damage() {
     };
     let end = last.end - 1;
     let cuts = [
-        // The last block was not written, or is torn. The first one was written, or not, or is torn.
+        // The last block was not written, or is torn. The first one was written, or not, or is
+        // torn.
         damaged(&after, |image| restore(image, end)),
         damaged(&after, |image| image[end * BLOCK + BLOCK / 2..][..BLOCK / 2].fill(0x5a)),
         damaged(&after, |image| [last.start, end].iter().for_each(|at| restore(image, *at))),

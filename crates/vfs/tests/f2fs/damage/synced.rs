@@ -1,5 +1,5 @@
-//! Damage of what a recovery reads: synced nodes, and those of the checkpoint that they replace. Contradictions refuse the
-//! recovery, and the volume can be read without one.
+//! Damage of what a recovery reads: synced nodes, and those of the checkpoint that they replace.
+//! Contradictions refuse the recovery, and the volume can be read without one.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ pub fn cut_after_sync(device: &MemoryDevice, more: impl FnOnce(&Volume)) -> Arc<
     copy_of(&device)
 }
 
-/// Changes the address of the fourth block in the synced inode of `data` to what `address` returns for the inode's block.
+/// Changes the address of the fourth block in the synced inode of `data` to what `address` returns
+/// for the inode's block.
 fn damage_synced(device: &MemoryDevice, address: impl Fn(u32) -> u32) -> Arc<MemoryDevice> {
     change_synced(device, |block, inode| {
         let at = FIRST_ADDRESS + 3 * 4;
@@ -122,7 +123,8 @@ fn the_number_of_a_device_is_no_address_that_a_recovery_takes_away() {
 /// The position of a node with extended attributes, as it is in footers.
 const XATTR_POSITION: u32 = 0x1FFF_FFFF;
 
-/// Syncs changes of a file whose node with extended attributes is damaged. Only the attributes are lost.
+/// Syncs changes of a file whose node with extended attributes is damaged. Only the attributes are
+/// lost.
 #[test]
 fn files_are_recovered_although_their_node_of_attributes_is_damaged() {
     let set = |volume: &Volume, name: &[u8], value: &[u8]| {

@@ -168,7 +168,8 @@ enum Outcome {
     Failed { is_new: bool },
 }
 
-/// Commits an atomic write while the request `one` fails, and all from `from` on. Checks the file, and a recovery.
+/// Commits an atomic write while the request `one` fails, and all from `from` on. Checks the file,
+/// and a recovery.
 fn commit_with_failures(
     image: &Arc<Vec<u8>>,
     (kind, old): (AtomicWrite, &[u8]),

@@ -1,5 +1,5 @@
-//! Atomic writes of files on f2fs volumes: what readers see, what is on the device, refused calls, space, and errors of
-//! the device. fsck.f2fs judges the images. Power cuts are in `tests/crash`.
+//! Atomic writes of files on f2fs volumes: what readers see, what is on the device, refused calls,
+//! space, and errors of the device. fsck.f2fs judges the images. Power cuts are in `tests/crash`.
 
 mod errors;
 mod space;

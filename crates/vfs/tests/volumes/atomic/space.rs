@@ -91,7 +91,8 @@ fn blocks_that_are_written_again_before_the_commit_are_free_again() {
     stage.close(volume);
 }
 
-/// Writes every second block of `contents` until the volume is full, and updates `contents`. Returns the number of blocks.
+/// Writes every second block of `contents` until the volume is full, and updates `contents`.
+/// Returns the number of blocks.
 fn write_until_full(file: &File, contents: &mut Vec<u8>, seed: u64) -> usize {
     for written in 0.. {
         let (at, new) = (2 * written * BLOCK, data(seed + written as u64, BLOCK));

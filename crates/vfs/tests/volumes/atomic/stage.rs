@@ -35,7 +35,8 @@ impl Stage {
         crate::common::open(&self.image)
     }
 
-    /// Returns the contents of a file that a recovery finds now. The volume is not changed meanwhile.
+    /// Returns the contents of a file that a recovery finds now. The volume is not changed
+    /// meanwhile.
     pub fn contents_on_device(&self, name: &str) -> Vec<u8> {
         let copy = self.image.with_extension("copy");
         std::fs::copy(&self.image, &copy).unwrap();

@@ -18,8 +18,8 @@ pub struct Replacement {
     pub begun: usize,
     /// The point from which on the replacement is durable, if it was synced.
     pub durable: Option<usize>,
-    /// Whether a commit came between the truncation and the close. Then the file may have a part of the new contents
-    /// until it is durable.
+    /// Whether a commit came between the truncation and the close. Then the file may have a part of
+    /// the new contents until it is durable.
     pub may_be_short: bool,
     /// The new contents.
     pub new: Vec<u8>,
@@ -35,7 +35,8 @@ pub struct History {
 }
 
 impl History {
-    /// Checks the states after many cuts. Errors: a description of the first state that is not allowed.
+    /// Checks the states after many cuts. Errors: a description of the first state that is not
+    /// allowed.
     pub fn judge(&self, seed: u64) -> Result<(), String> {
         let mut random = Random(seed ^ 0xC0FF_EE00);
         let (begun, end) = (self.steps[0].begun, self.recording.crash_points().end - 1);

@@ -1,6 +1,6 @@
-//! Power cuts around files whose contents are replaced without an fsync: by a rename, or by truncating and
-//! writing again. In each state that a cut may leave, the file has the old or the new contents. With
-//! `noauto_da_alloc`, the same judge must find violations.
+//! Power cuts around files whose contents are replaced without an fsync: by a rename, or by
+//! truncating and writing again. In each state that a cut may leave, the file has the old or the
+//! new contents. With `noauto_da_alloc`, the same judge must find violations.
 
 mod history;
 mod pause;
@@ -161,7 +161,8 @@ fn rewrites(seed: u64, auto_da_alloc: bool) -> History {
     History { recording: stage.device.recording(), first, steps }
 }
 
-/// Replaces the target's contents as [`rewrites`] does. Another thread commits while the close writes the target back.
+/// Replaces the target's contents as [`rewrites`] does. Another thread commits while the close
+/// writes the target back.
 fn rewrites_amid_commits(seed: u64, auto_da_alloc: bool) -> History {
     let mut pause = None;
     let mut stage = Stage::on(image(seed, ""), seed, auto_da_alloc, |device| {

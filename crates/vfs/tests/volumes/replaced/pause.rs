@@ -11,8 +11,8 @@ use testkit::{DeviceHooks, Waiter};
 pub struct Pause(Mutex<Option<(Sender<()>, Arc<Waiter>)>>);
 
 impl Pause {
-    /// Makes the next write send to `reached`, and wait until the work of `other` has ended, or waits itself, which
-    /// may be for this write.
+    /// Makes the next write send to `reached`, and wait until the work of `other` has ended, or
+    /// waits itself, which may be for this write.
     pub fn arm(&self, reached: Sender<()>, other: Arc<Waiter>) {
         *self.0.lock() = Some((reached, other));
     }

@@ -1,4 +1,5 @@
-//! Changes of volumes, on a file system in memory that panics if the vfs breaks the contract of the traits.
+//! Changes of volumes, on a file system in memory that panics if the vfs breaks the contract of the
+//! traits.
 
 mod attributes;
 mod data;

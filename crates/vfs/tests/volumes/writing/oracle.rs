@@ -1,4 +1,5 @@
-//! The same changes on a volume and in a directory of the host: both succeed, or fail with the same error number.
+//! The same changes on a volume and in a directory of the host: both succeed, or fail with the same
+//! error number.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -137,8 +138,8 @@ proptest! {
     }
 }
 
-/// Returns whether a path may lead out of the directory on the host. Also returns true if two errors apply, of which
-/// Linux and this library are known to return different ones.
+/// Returns whether a path may lead out of the directory on the host. Also returns true if two
+/// errors apply, of which Linux and this library are known to return different ones.
 fn is_excluded(change: &Change) -> bool {
     if let Change::Rename(from, to, 1 | 2) = change {
         if from.ends_with('/') || to.ends_with('/') {

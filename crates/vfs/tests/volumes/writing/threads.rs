@@ -1,5 +1,5 @@
-//! Threads that change the same few names concurrently. The format panics if two calls break the rules on locks, and
-//! the tree must be consistent afterwards.
+//! Threads that change the same few names concurrently. The format panics if two calls break the
+//! rules on locks, and the tree must be consistent afterwards.
 
 use base::Error;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Tables of reads from f2fs by folio order and read optimisation, beside the gains that the series of patches "f2fs:
-//! support large folios for writable files" reports for Linux.
+//! Tables of reads from f2fs by folio order and read optimisation, beside the gains that the series
+//! of patches "f2fs: support large folios for writable files" reports for Linux.
 
 mod image;
 
@@ -106,7 +106,8 @@ fn new_side(
     Box::new(Ours::new(open, name, order, read))
 }
 
-/// Returns the gain of order 2 over order 0 that the series reports, in percent, with both optimisations.
+/// Returns the gain of order 2 over order 0 that the series reports, in percent, with both
+/// optimisations.
 fn series_gain(case: &Case) -> f64 {
     match (case.content, case.length >> 10) {
         (Content::Hole, 4) => 11.1,

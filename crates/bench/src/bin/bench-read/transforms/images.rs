@@ -56,8 +56,8 @@ fn random() -> Vec<u8> {
     testkit::tree::contents(1, 1 << 20)
 }
 
-/// Returns a device with an ext4 volume, whose file of data is below a folder with an encryption policy. AES-256-XTS
-/// encrypts its contents.
+/// Returns a device with an ext4 volume, whose file of data is below a folder with an encryption
+/// policy. AES-256-XTS encrypts its contents.
 pub fn encrypted() -> SharedDevice {
     device(|_, image| {
         mke2fs("encrypt").make(image, None);
@@ -119,8 +119,8 @@ pub fn compressible(cluster: usize) -> Vec<u8> {
     data
 }
 
-/// Returns a device with an f2fs volume, whose file of data a guest's Linux has compressed with LZ4, in clusters of four
-/// blocks.
+/// Returns a device with an f2fs volume, whose file of data a guest's Linux has compressed with
+/// LZ4, in clusters of four blocks.
 pub fn compressed() -> SharedDevice {
     device(|_, image| {
         let kind = Kind::named("lz4");

@@ -1,5 +1,5 @@
-//! Table of reads of encrypted, verified and compressed files, beside what the same ciphers, hashes and decompressors do
-//! on bare memory.
+//! Table of reads of encrypted, verified and compressed files, beside what the same ciphers, hashes
+//! and decompressors do on bare memory.
 
 mod images;
 
