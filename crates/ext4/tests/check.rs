@@ -661,7 +661,7 @@ fn contradictions_in_the_superblock_are_found() {
             ][..],
         ),
         (
-            "-t ext4 -J size=1",
+            "-t ext4 -b 1024 -J size=1",
             &[("ssv orphan_file_inum 7", false), ("ssv journal_inum 100", false)],
         ),
         ("-t ext2", &[("feature needs_recovery", false)]),

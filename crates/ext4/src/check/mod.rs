@@ -179,8 +179,9 @@ impl<'v> Check<'v> {
             ("project quota inode", raw.prj_quota_inum.get(), 0),
             ("orphan file inode", if has_orphan_file { 0 } else { raw.orphan_file_inum.get() }, 0),
         ] {
-            let is_reserved = found < self.geometry().first_inode;
-            if is_reserved && found != 0 && found != usual {
+            // Inode 1 has no contents that a quota file could harm.
+            let is_reserved = (2..self.geometry().first_inode).contains(&found);
+            if is_reserved && found != usual {
                 let problem = Problem::Invalid { field, found: found.into() };
                 self.report.corrupt(SUPERBLOCK, location, problem);
             }

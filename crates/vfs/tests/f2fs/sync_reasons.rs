@@ -1,7 +1,5 @@
 //! fsync on f2fs says why it writes a checkpoint, and does not write one without a reason.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +8,7 @@ use device::FileDevice;
 use testkit::f2fs::make::{MakeOptions, make_file};
 use tracing::field::{Field, Visit};
 use tracing::span;
-use vfs::{Credentials, File, Follow, Node, OpenOptions, Volume, VolumeOptions};
+use vfs::{Credentials, File, Follow, Node, OpenOptions, Volume, VolumeOptions, XattrMode};
 
 /// The features: extra attributes and compression.
 const FEATURES: u32 = 0x2008;
@@ -135,7 +133,7 @@ const CHANGES: &[(&str, Change)] = &[
         volume.remove_file("/d/other")?;
         appended(volume, "/d/file")
     }),
-    ("a name in its directory was removed", |volume| {
+    ("a change that a chain has no record of", |volume| {
         volume.rename("/d/other", "/d/file")?;
         node(&opened(volume, "/d/file")?)
     }),
@@ -144,7 +142,7 @@ const CHANGES: &[(&str, Change)] = &[
         node(&volume.create("/d/second")?)
     }),
     ("its directory has a change that a chain has no record of", |volume| {
-        volume.set_permissions("/d", Permissions::from_mode(0o700))?;
+        volume.set_xattr("/d", "user.name", b"value", XattrMode::default())?;
         node(&volume.create("/d/new")?)
     }),
     ("the chain is long", |volume| {
