@@ -210,30 +210,34 @@ fn refuse_same_bytes(
     Err(Failure::new(source, what).advise("copy to a directory of the host first"))
 }
 
+/// Prints a warning about an image.
+fn warn(image: &Path, warning: &str) {
+    let name = text::escape(image.as_os_str().as_bytes()).into_owned();
+    console::warn(format_args!("{name}: {warning}"));
+}
+
 /// Warns of damage that was found when a volume was opened.
 fn warn_of_damage(image: &Path, volume: &Volume) {
     if let Some(warning) = volume.warning() {
-        let name = text::escape(image.as_os_str().as_bytes()).into_owned();
-        console::warn(format_args!("{name}: {warning}"));
+        warn(image, &warning);
     }
 }
 
 /// Warns of a volume that says that errors were found in it.
 pub fn warn_of_errors(image: &Path, volume: &Volume) {
     if volume.has_error_mark() {
-        let name = text::escape(image.as_os_str().as_bytes()).into_owned();
         let repair = if volume.info().format == "f2fs" { "fsck.f2fs" } else { "e2fsck -f" };
-        console::warn(format_args!(
-            "{name}: is marked as a volume with errors; `{repair}` repairs it, and removes the mark"
-        ));
+        let text = format!(
+            "is marked as a volume with errors; `{repair}` repairs it, and removes the mark"
+        );
+        warn(image, &text);
     }
 }
 
 /// Warns of default mount options of a volume that have no effect.
 fn warn_of_default_options(image: &Path, volume: &Volume) {
     if let Some(warning) = defaults::warning(&volume.default_options(), &[]) {
-        let name = text::escape(image.as_os_str().as_bytes()).into_owned();
-        console::warn(format_args!("{name}: {warning}"));
+        warn(image, &warning);
     }
 }
 
